@@ -1,0 +1,163 @@
+"""The settings of a generation: one frozen dataclass per owner, composed in ``GenerationConfig``.
+
+A default is written here once; the command line and the server take theirs from these fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from edgeprec.errors import ConfigError
+
+__all__ = [
+    "ControllerConfig",
+    "DraftRule",
+    "DrafterKind",
+    "DraftingConfig",
+    "GenerationConfig",
+    "Mode",
+    "Objective",
+    "SamplingConfig",
+]
+
+
+class Mode(StrEnum):
+    """What runs, and what is promised about the tokens."""
+
+    EXACT = "exact"
+    BOUNDED = "bounded"
+    GATED = "gated"
+    FP16 = "fp16"
+    INT4 = "int4"
+
+
+class Objective(StrEnum):
+    """What the draft cap maximises: tokens per second or tokens per joule."""
+
+    SPEED = "speed"
+    ENERGY = "energy"
+
+
+class DrafterKind(StrEnum):
+    """Who proposes tokens. ``auto`` = the bundle's draft model where it has one, else the target's INT4 variant."""
+
+    AUTO = "auto"
+    SELF = "self"
+    MODEL = "model"
+    NGRAM = "ngram"
+    NONE = "none"
+
+
+class DraftRule(StrEnum):
+    """When drafting stops before the cap. ``fixed`` = never."""
+
+    ENTROPY = "entropy"
+    SVIP = "svip"
+    ADAEDL = "adaedl"
+    FIXED = "fixed"
+
+
+def _check(ok: bool, owner: str, name: str, value: object, expected: str) -> None:
+    if not ok:
+        raise ConfigError(f"{owner}: {name} is {value!r}, expected {expected}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingConfig:
+    """How a token is chosen from logits. ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 are off."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(0.0 <= self.temperature <= 10.0, "sampling", "temperature", self.temperature, "0 to 10")
+        _check(0.0 < self.top_p <= 1.0, "sampling", "top_p", self.top_p, "above 0, at most 1")
+        _check(self.top_k >= 0, "sampling", "top_k", self.top_k, "0 (off) or more")
+        _check(0.0 <= self.min_p < 1.0, "sampling", "min_p", self.min_p, "0 to below 1")
+        _check(
+            0.0 < self.repetition_penalty <= 10.0,
+            "sampling",
+            "repetition_penalty",
+            self.repetition_penalty,
+            "above 0, at most 10",
+        )
+        _check(self.seed is None or 0 <= self.seed < 2**64, "sampling", "seed", self.seed, "0 to 2**64 - 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerConfig:
+    """The entropy controller. Thresholds in bits; None takes the bundle's calibrated value."""
+
+    window: int = 3
+    hold_tokens: int = 4
+    theta_low_bits: float | None = None
+    theta_high_bits: float | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.window >= 1, "controller", "window", self.window, "1 or more tokens")
+        _check(self.hold_tokens >= 0, "controller", "hold", self.hold_tokens, "0 or more tokens")
+        for name in ("theta_low_bits", "theta_high_bits"):
+            value = getattr(self, name)
+            _check(value is None or value >= 0.0, "controller", name, value, "0 or more bits")
+        if self.theta_low_bits is not None and self.theta_high_bits is not None:
+            _check(
+                self.theta_low_bits <= self.theta_high_bits,
+                "controller",
+                "theta_low_bits",
+                self.theta_low_bits,
+                f"at most theta_high_bits {self.theta_high_bits}",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftingConfig:
+    """Who drafts and how far. ``draft_length`` None is adaptive; a number switches every stop but itself off."""
+
+    drafter: DrafterKind = DrafterKind.AUTO
+    draft_length: int | None = None
+    max_draft_length: int = 8
+    rule: DraftRule = DraftRule.ENTROPY
+    objective: Objective = Objective.SPEED
+    three_level: bool = False
+    epsilon: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check(
+            self.draft_length is None or 0 <= self.draft_length <= 15,
+            "drafting",
+            "draft_length",
+            self.draft_length,
+            "adaptive or 0 to 15",
+        )
+        _check(1 <= self.max_draft_length <= 15, "drafting", "max_draft_length", self.max_draft_length, "1 to 15")
+        _check(0.0 < self.epsilon < 1.0, "drafting", "epsilon", self.epsilon, "above 0, below 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationConfig:
+    """Everything one call of ``generate`` or ``stream`` can set."""
+
+    mode: Mode = Mode.EXACT
+    max_new_tokens: int = 128
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    power_budget_w: float | None = None
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    controller: ControllerConfig = field(default_factory=ControllerConfig)
+    drafting: DraftingConfig = field(default_factory=DraftingConfig)
+
+    def __post_init__(self) -> None:
+        _check(self.max_new_tokens >= 1, "generation", "max_new_tokens", self.max_new_tokens, "1 or more")
+        _check(all(self.stop), "generation", "stop", self.stop, "no empty stop string")
+        _check(
+            self.power_budget_w is None or self.power_budget_w > 0.0,
+            "generation",
+            "power_budget_w",
+            self.power_budget_w,
+            "more than 0 watts",
+        )
