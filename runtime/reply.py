@@ -11,7 +11,17 @@ import numpy as np
 
 from edgeprec.config import Mode
 
-__all__ = ["EnergyStats", "FinishReason", "Gear", "Reply", "Stats", "TokenEvent", "TokenSource", "token_sha256"]
+__all__ = [
+    "EnergyStats",
+    "FinishReason",
+    "Gear",
+    "Reply",
+    "RoundRecord",
+    "Stats",
+    "TokenEvent",
+    "TokenSource",
+    "token_sha256",
+]
 
 
 class FinishReason(StrEnum):
@@ -51,6 +61,27 @@ class TokenEvent:
     round: int
     int4_layers: int  # decoder layers that ran in INT4 when this token was produced
     time_ns: int  # since the start of the generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRecord:
+    """One decoding round: what was drafted, how many of it FP16 accepted, what it cost."""
+
+    round: int
+    position: int  # tokens in the cache when the round began
+    drafted: tuple[int, ...]
+    draft_entropy_bits: tuple[float, ...]
+    accepted: int
+    emitted: int
+    verified_rows: int  # rows of the FP16 pass; 0 = the round was not verified
+    draft_cap: int
+    stop_reason: str  # why drafting stopped: "cap", "entropy", "high_gear", "rule", "buffer", "end", "none"
+    smoothed_entropy_bits: float
+    gear: Gear
+    draft_plan: tuple[bool, ...]  # True = INT4, per layer and head
+    draft_ns: int
+    verify_ns: int
+    start_ns: int  # since the start of the generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
