@@ -52,6 +52,8 @@ class Total:
     scope: Scope
     evidence: str
     is_assumed: bool = False
+    is_partial: bool = False  # something that belongs to the total cannot be measured: two GPUs, one answers
+    is_shared: bool = False  # others draw from the same supply: a GPU split by MIG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,7 @@ class Sample:
     time_ns: int
     values: Mapping[str, float | None]  # rail id -> mW or mJ, by the rail's quantity
     reasons: Mapping[str, str] = field(default_factory=dict)  # rail id -> why its value is None
+    restarts: frozenset[str] = frozenset()  # rails whose counter began anew: nothing is known since the last sample
 
 
 class Sensor(Protocol):
