@@ -1,0 +1,167 @@
+"""The decoder as one ONNX graph of standard opset-24 operators, each layer with an INT4 and an FP16 branch.
+
+Inputs        tokens [B, T] int64, positions [B, T] int64, kv_length [B] int64 (tokens in the cache after this pass),
+              gate [L + 1] bool (True = INT4; the last one is the head), past_key_<i>, past_value_<i> [B, H_kv, S, d]
+Outputs       logits [B, T, V], present_key_<i>, present_value_<i> (bind them to the same memory as the past)
+
+Two If per layer, before and after attention, and one for the head. Only weights are external; they are stored merged
+as ``edgeprec.architecture`` says. Inside the INT4 branch a residual or a bias is added with Sum: an Add after a MatMul
+would be fused to Gemm, and the dequantization would then run at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import onnx
+from onnx import TensorProto, helper
+
+from edgeprec.architecture import ModelConfig
+from edgeprec.export.decoder_parts import DecoderParts, Linear
+from edgeprec.export.graph_builder import ExternalTensor, GraphBuilder
+
+__all__ = ["COMPUTE_TYPES", "GraphWeights", "build_graph"]
+
+COMPUTE_TYPES = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphWeights:
+    """Where every weight lies: the tensors of both safetensors files by name, and the INT4 block size."""
+
+    fp16: Mapping[str, ExternalTensor]
+    int4: Mapping[str, ExternalTensor]
+    group_size: int
+
+    def has(self, name: str) -> bool:
+        """Return whether the FP16 file holds this tensor."""
+        return name in self.fp16
+
+    def place(self, graph: GraphBuilder, name: str) -> str:
+        """Refer to a tensor of the FP16 file."""
+        return graph.external(name, self.fp16[name])
+
+
+def build_graph(config: ModelConfig, weights: GraphWeights, *, compute: str) -> onnx.ModelProto:
+    """Return the model; ``compute`` is ``"fp32"`` or ``"fp16"``, the type of activations and cache."""
+    return _Decoder(config, weights, compute_type=COMPUTE_TYPES[compute]).build()
+
+
+class _Decoder:
+    def __init__(self, config: ModelConfig, weights: GraphWeights, *, compute_type: int) -> None:
+        self.config = config
+        self.weights = weights
+        self.compute_type = compute_type
+        self.parts = DecoderParts(config=config, weights=weights, compute_type=compute_type)
+        self.graph = GraphBuilder()
+
+    def build(self) -> onnx.ModelProto:
+        config, graph, parts = self.config, self.graph, self.parts
+        self.tables = parts.rotary_tables(graph)
+        gates = graph.add_many(
+            "Split", "gate", outputs=config.num_layers + 1, axis=0, num_outputs=config.num_layers + 1
+        )
+        first = graph.add("Slice", "positions", graph.integers(0), graph.integers(1), graph.integers(1))  # [B, 1]
+        self.write_index = graph.add("Squeeze", first, graph.integers(1))  # [B]
+        embedded = graph.add("Gather", self.weights.place(graph, "embed"), "tokens", axis=0)
+        hidden = parts.cast(graph, embedded)  # [B, T, D]
+        for layer in range(config.num_layers):
+            hidden = self._layer(layer, gates[layer], hidden)
+        self._head(gates[-1], parts.norm(graph, hidden, "final_norm"))
+        return graph.model("decoder", self._inputs(), self._outputs())
+
+    def _layer(self, layer: int, gate: str, hidden: str) -> str:
+        """Append one decoder layer; ``hidden`` [B, T, D] in, the same shape out."""
+        config, parts = self.config, self.parts
+        normed = parts.norm(self.graph, hidden, f"layers.{layer}.input_norm")
+        qkv = self._gated(
+            gate,
+            lambda branch, linear: linear(branch, normed, f"layers.{layer}.qkv"),
+            width=config.q_size + 2 * config.kv_size,
+        )
+        attended = self._attention(layer, qkv)  # [B, T, H d]
+        return self._gated(
+            gate,
+            lambda branch, linear: (
+                parts.feed_forward(branch, linear, attended=attended, hidden=hidden, layer=layer).hidden
+            ),
+            width=config.hidden_size,
+        )
+
+    def _attention(self, layer: int, qkv: str) -> str:
+        graph = self.graph
+        query, key, value = self.parts.query_key_value(graph, qkv, layer, self.tables)
+        keys, values = (
+            graph.add(
+                "TensorScatter", f"past_{part}_{layer}", x, self.write_index, name=f"present_{part}_{layer}", axis=2
+            )
+            for part, x in (("key", key), ("value", value))
+        )
+        attended = graph.add("Attention", query, keys, values, "", "", "", "kv_length", is_causal=1)  # [B, H, T, d]
+        return self.parts.merge_heads(graph, attended)
+
+    def _head(self, gate: str, hidden: str) -> None:
+        logits = self._gated(
+            gate,
+            lambda branch, linear: self._head_branch(branch, linear, hidden),
+            width=self.config.vocab_size,
+        )
+        self.graph.add("Identity", logits, name="logits")
+
+    def _head_branch(self, branch: GraphBuilder, linear: Linear, hidden: str) -> str:
+        if linear == self._int4_linear:
+            return self._int4_head(branch, hidden)
+        if not self.config.tied_embeddings:
+            return linear(branch, hidden, "head")
+        embedding = self.parts.weight(branch, "embed")  # [V, D]
+        return branch.add("MatMul", hidden, branch.add("Transpose", embedding, perm=[1, 0]))
+
+    def _int4_head(self, branch: GraphBuilder, hidden: str) -> str:
+        logits = self._int4_linear(branch, hidden, "head")
+        if self.weights.int4["head.packed"].shape[1] == self.config.vocab_size:
+            return logits
+        ints = self.graph.integers  # the packed head is one column wider than an odd vocabulary
+        return branch.add("Slice", logits, ints(0), ints(self.config.vocab_size), ints(2))
+
+    def _gated(self, gate: str, body: Callable[[GraphBuilder, Linear], str], *, width: int) -> str:
+        return self.graph.add_if(
+            gate,
+            lambda branch: [body(branch, self._int4_linear)],
+            lambda branch: [body(branch, self.parts.fp16_linear)],
+            data_type=self.compute_type,
+            shapes=[["B", "T", width]],
+        )[0]
+
+    def _int4_linear(self, branch: GraphBuilder, x: str, name: str) -> str:
+        tensors = self.weights.int4
+        inputs = [
+            branch.external(f"{name}.packed", tensors[f"{name}.packed"]),
+            self.parts.cast(branch, branch.external(f"{name}.scales", tensors[f"{name}.scales"])),
+        ]
+        if f"{name}.zeros" in tensors:
+            inputs.append(branch.external(f"{name}.zeros", tensors[f"{name}.zeros"]))
+        weight = branch.add("DequantizeLinear", *inputs, axis=0, block_size=self.weights.group_size)
+        return self.parts.biased(branch, branch.add("MatMul", x, weight), name)
+
+    def _inputs(self) -> list[onnx.ValueInfoProto]:
+        integers, config = TensorProto.INT64, self.config
+        return [
+            helper.make_tensor_value_info("tokens", integers, ["B", "T"]),
+            helper.make_tensor_value_info("positions", integers, ["B", "T"]),
+            helper.make_tensor_value_info("kv_length", integers, ["B"]),
+            helper.make_tensor_value_info("gate", TensorProto.BOOL, [config.num_layers + 1]),
+            *self._cache("past"),
+        ]
+
+    def _outputs(self) -> list[onnx.ValueInfoProto]:
+        logits = helper.make_tensor_value_info("logits", self.compute_type, ["B", "T", self.config.vocab_size])
+        return [logits, *self._cache("present")]
+
+    def _cache(self, tense: str) -> list[onnx.ValueInfoProto]:
+        shape: list[str | int | None] = ["B", self.config.num_kv_heads, "S", self.config.head_dim]
+        return [
+            helper.make_tensor_value_info(f"{tense}_{part}_{layer}", self.compute_type, shape)
+            for layer in range(self.config.num_layers)
+            for part in ("key", "value")
+        ]

@@ -1,0 +1,173 @@
+"""The ONNX Runtime engine: one graph, KV written in place through IO binding, one binding per number of rows.
+
+Rows of an FP16 pass are bitwise independent of each other from two rows on; a single row takes another kernel inside
+attention (measured, docs/lab-notes.md). So a single FP16 row runs with a second, ignored one: verification of K + 1
+rows then gives the very bits of plain decoding. The extra slot of the cache is for that row at the last position.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeprec.architecture import ModelConfig
+from edgeprec.errors import EngineError, MissingDependency
+from edgeprec.precision import Plan
+from edgeprec.runtime.engine import EngineInfo, StepResult
+
+__all__ = ["MAX_ROWS", "OnnxRuntimeEngine", "cache_bytes"]
+
+MAX_ROWS = 64
+_INT8_ACTIVATIONS = "4"  # MatMulNBits accuracy level: INT4 x INT8 dot products, the fast CPU path
+
+
+def cache_bytes(config: ModelConfig, context_tokens: int) -> int:
+    """Return the bytes of keys and values of all layers in float32."""
+    return 2 * config.num_layers * (context_tokens + 1) * config.kv_size * 4
+
+
+@dataclass(slots=True)
+class _Binding:
+    """Input and output arrays of passes with one number of rows; the session reads and writes them directly."""
+
+    io: Any
+    tokens: npt.NDArray[np.int64]  # [1, T]
+    positions: npt.NDArray[np.int64]  # [1, T]
+    logits: npt.NDArray[np.float32]  # [1, T, V]
+
+
+class OnnxRuntimeEngine:
+    """Runs ``model.fp32.onnx`` on the CPU. Not safe for several threads at once."""
+
+    def __init__(self, session: Any, config: ModelConfig, *, context_tokens: int, ortvalue: Any) -> None:
+        self._session: Any = session
+        self._config = config
+        self._ortvalue = ortvalue
+        self._context_tokens = context_tokens
+        self._gate = np.zeros(config.num_layers + 1, np.bool_)
+        self._kv_length = np.zeros(1, np.int64)
+        self._logits = np.zeros((MAX_ROWS, config.vocab_size), np.float32)
+        self._cache = self._empty_cache()
+        self._bindings: dict[int, _Binding] = {}
+        self._info = EngineInfo(
+            name="onnxruntime",
+            device="cpu",
+            num_layers=config.num_layers,
+            vocab_size=config.vocab_size,
+            context_tokens=context_tokens,
+            max_rows=MAX_ROWS,
+            memory_bytes=cache_bytes(config, context_tokens),
+            has_bitwise_rows=True,
+        )
+
+    @classmethod
+    def open(
+        cls, graph: Path, config: ModelConfig, *, context_tokens: int, threads: int | None = None
+    ) -> OnnxRuntimeEngine:
+        """Load a graph and its weights.
+
+        Raises:
+            MissingDependency: onnxruntime is not installed.
+            EngineError: the graph cannot be loaded.
+        """
+        runtime = _import_onnxruntime()
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", _INT8_ACTIVATIONS)
+        try:
+            session = runtime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+        except _onnxruntime_errors() as error:
+            raise EngineError(f"onnxruntime {runtime.__version__} cannot load {graph}: {_first_line(error)}") from error
+        return cls(session, config, context_tokens=context_tokens, ortvalue=runtime.OrtValue.ortvalue_from_numpy)
+
+    @property
+    def info(self) -> EngineInfo:
+        """Return shapes and limits."""
+        return self._info
+
+    def forward(self, tokens: Sequence[int], *, position: int, plan: Plan) -> StepResult:
+        """Run ``tokens`` at ``position``; see the protocol. The logits are a view, valid until the next pass."""
+        rows = len(tokens)
+        self._check(rows, position, plan)
+        padded = 2 if rows == 1 and plan.is_fp16 else rows
+        binding = self._binding(padded)
+        binding.tokens[0, :rows] = tokens
+        binding.tokens[0, rows:] = tokens[-1]
+        binding.positions[0] = np.arange(position, position + padded)
+        self._kv_length[0] = position + padded
+        self._gate[:] = plan.gates
+        try:
+            self._session.run_with_iobinding(binding.io)
+        except _onnxruntime_errors() as error:
+            raise EngineError(f"onnxruntime failed at position {position}: {_first_line(error)}") from error
+        return StepResult(binding.logits[0, :rows])
+
+    def close(self) -> None:
+        """Free the session and the cache; calling it twice is harmless."""
+        self._bindings.clear()
+        self._cache.clear()
+        self._session = None
+
+    def _check(self, rows: int, position: int, plan: Plan) -> None:
+        if self._session is None:
+            raise EngineError("this engine is closed: open the bundle again")
+        if not 1 <= rows <= MAX_ROWS:
+            raise EngineError(f"a pass has {rows} rows, expected 1 to {MAX_ROWS}")
+        if position < 0 or position + rows > self._context_tokens:
+            raise EngineError(
+                f"a pass of {rows} rows at position {position} leaves the context of {self._context_tokens} tokens"
+            )
+        if plan.num_layers != self._config.num_layers:
+            raise EngineError(f"the plan is for {plan.num_layers} layers, the model has {self._config.num_layers}")
+
+    def _empty_cache(self) -> dict[str, Any]:
+        config = self._config
+        shape = (1, config.num_kv_heads, self._context_tokens + 1, config.head_dim)
+        names = [f"{part}_{layer}" for layer in range(config.num_layers) for part in ("key", "value")]
+        return {name: self._ortvalue(np.zeros(shape, np.float32)) for name in names}
+
+    def _binding(self, rows: int) -> _Binding:
+        if rows not in self._bindings:
+            self._bindings[rows] = self._bind(rows)
+        return self._bindings[rows]
+
+    def _bind(self, rows: int) -> _Binding:
+        tokens, positions = np.zeros((1, rows), np.int64), np.zeros((1, rows), np.int64)
+        logits = self._logits[:rows].reshape(1, rows, -1)
+        io = self._session.io_binding()
+        inputs = {"tokens": tokens, "positions": positions, "kv_length": self._kv_length, "gate": self._gate}
+        for name, array in inputs.items():
+            io.bind_ortvalue_input(name, self._ortvalue(array))
+        io.bind_ortvalue_output("logits", self._ortvalue(logits))
+        for name, value in self._cache.items():
+            io.bind_ortvalue_input(f"past_{name}", value)
+            io.bind_ortvalue_output(f"present_{name}", value)
+        return _Binding(io, tokens, positions, logits)
+
+
+def _import_onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingDependency(package="onnxruntime", purpose="the onnxruntime engine", extra="cpu") from error
+    return onnxruntime
+
+
+def _onnxruntime_errors() -> tuple[type[Exception], ...]:
+    """ONNX Runtime raises its own classes at load and RuntimeError from a bound run."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile", "NotImplemented")
+    return (RuntimeError, *(getattr(state, name) for name in (*names, "RuntimeException") if hasattr(state, name)))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:300]
