@@ -91,16 +91,21 @@ class SamplingConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerConfig:
-    """The entropy controller. Thresholds in bits; None takes the bundle's calibrated value."""
+    """The entropy controller. Thresholds in bits; None takes the bundle's calibrated value.
+
+    ``middle_gears`` plans lie between all INT4 and all FP16.
+    """
 
     window: int = 3
     hold_tokens: int = 4
+    middle_gears: int = 0
     theta_low_bits: float | None = None
     theta_high_bits: float | None = None
 
     def __post_init__(self) -> None:
         _check(self.window >= 1, "controller", "window", self.window, "1 or more tokens")
         _check(self.hold_tokens >= 0, "controller", "hold", self.hold_tokens, "0 or more tokens")
+        _check(0 <= self.middle_gears <= 16, "controller", "middle_gears", self.middle_gears, "0 to 16")
         for name in ("theta_low_bits", "theta_high_bits"):
             value = getattr(self, name)
             _check(value is None or value >= 0.0, "controller", name, value, "0 or more bits")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgeprec.config import Mode
+from edgeprec.gears import Gear
 
 __all__ = [
     "EnergyStats",
@@ -30,14 +31,6 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     CANCELLED = "cancelled"
-
-
-class Gear(StrEnum):
-    """Where smoothed entropy stands against the thresholds; MIDDLE = an intermediate per-layer plan."""
-
-    LOW = "low"
-    MIDDLE = "middle"
-    HIGH = "high"
 
 
 class TokenSource(StrEnum):
