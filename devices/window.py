@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -88,8 +89,7 @@ def _phase(account: Account, spans: Sequence[Span]) -> Answer:
 def phase_spans(marks: Sequence[tuple[int, str]], window: Span) -> dict[str, list[Span]]:
     """Return the stretches of each phase in order; a phase of no duration has an empty list."""
     spans: dict[str, list[Span]] = {}
-    ends = [time_ns for time_ns, _ in marks[1:]] + [window.end_ns]
-    for (start_ns, phase), end_ns in zip(marks, ends, strict=True):
+    for (start_ns, phase), (end_ns, _) in pairwise([*marks, (window.end_ns, "")]):
         stretches = spans.setdefault(phase, [])
         start_ns, end_ns = max(start_ns, window.start_ns), min(end_ns, window.end_ns)
         if end_ns <= start_ns:
