@@ -148,7 +148,7 @@ def _config_json(spec: CheckpointSpec) -> dict[str, Any]:
         "num_hidden_layers": spec.num_layers,
         "num_attention_heads": spec.num_heads,
         "num_key_value_heads": spec.num_kv_heads,
-        "head_dim": spec.head_dim,
+        "head_dim": spec.width if spec.family == "qwen3" else spec.head_dim,
         "hidden_act": "silu",
         "rms_norm_eps": spec.rms_norm_eps,
         "rope_theta": spec.rope_theta,
