@@ -12,13 +12,14 @@ Linear layers are stored merged, so that every engine reads each activation once
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Final, Literal
 
 from edgeprec.errors import ConfigError
 
-__all__ = ["LINEARS", "SUPPORTED_FAMILIES", "Llama3RopeScaling", "ModelConfig"]
+__all__ = ["LINEARS", "SUPPORTED_FAMILIES", "LinearName", "Llama3RopeScaling", "ModelConfig"]
 
-LINEARS = ("qkv", "o", "gate_up", "down")
+LinearName = Literal["qkv", "o", "gate_up", "down"]
+LINEARS: Final[tuple[LinearName, ...]] = ("qkv", "o", "gate_up", "down")
 SUPPORTED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 

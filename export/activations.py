@@ -1,0 +1,87 @@
+"""What every linear of a model sees on a text: second moments of its inputs, gathered layer by layer in FP16.
+
+Only one layer is in memory at a time. The text is cut into windows that do not see each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeprec.architecture import LINEARS, LinearName, ModelConfig
+from edgeprec.errors import MissingDependency
+from edgeprec.export.input_statistics import InputStatistics, SecondMoments
+from edgeprec.export.layer_graph import build_layer_graph
+
+__all__ = ["ActivationStream"]
+
+WINDOW_TOKENS = 256
+
+Tensors = Mapping[str, npt.NDArray[Any]]
+
+
+class ActivationStream:
+    """Carries the hidden states of a calibration text through the model.
+
+    ``embedding`` [V, D]; ``tokens`` is cut into windows of 256, a shorter rest is kept as a window of its own.
+    """
+
+    def __init__(
+        self, config: ModelConfig, embedding: npt.NDArray[np.float16], tokens: Sequence[int], *, with_hessian: bool
+    ) -> None:
+        ids = np.asarray(tokens, np.int64)
+        self._config = config
+        self._with_hessian = with_hessian
+        self._windows = [
+            embedding[ids[start : start + WINDOW_TOKENS]].astype(np.float32)  # [T, D]
+            for start in range(0, len(ids), WINDOW_TOKENS)
+        ]
+
+    def advance(self, layer: int, tensors: Tensors) -> dict[LinearName, InputStatistics]:
+        """Run one layer over the text and return the statistics of its linears' inputs.
+
+        Raises:
+            MissingDependency: onnxruntime is not installed.
+        """
+        run = _layer_runner(self._config, layer, tensors)
+        moments = {
+            name: SecondMoments(self._config.linear_shape(name)[0], with_hessian=self._with_hessian) for name in LINEARS
+        }
+        for index, hidden in enumerate(self._windows):
+            outputs = run(hidden)
+            self._windows[index] = outputs["hidden_out"]
+            for name in LINEARS:
+                moments[name].add(outputs[f"{name}_input"])
+        return {name: accumulated.finish() for name, accumulated in moments.items()}
+
+    def head_statistics(self, final_norm: npt.NDArray[np.float32]) -> InputStatistics:
+        """Return the statistics of the head's input; call it after the last layer."""
+        moments = SecondMoments(self._config.hidden_size, with_hessian=self._with_hessian)
+        for hidden in self._windows:
+            mean_square = np.mean(np.square(hidden), axis=-1, keepdims=True)
+            moments.add(hidden / np.sqrt(mean_square + np.float32(self._config.rms_norm_eps)) * final_norm)
+        return moments.finish()
+
+
+def _layer_runner(
+    config: ModelConfig, layer: int, tensors: Tensors
+) -> Callable[[npt.NDArray[np.float32]], dict[str, npt.NDArray[np.float32]]]:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingDependency(package="onnxruntime", purpose="calibration", extra="cpu") from error
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    graph = build_layer_graph(config, layer, tensors).SerializeToString()
+    session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def run(hidden: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.float32]]:
+        feeds = {"hidden": hidden[None], "positions": np.arange(len(hidden), dtype=np.int64)[None]}
+        values = session.run(names, feeds)
+        return {name: value[0] for name, value in zip(names, values, strict=True)}
+
+    return run
