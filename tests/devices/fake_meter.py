@@ -105,11 +105,11 @@ class Bench:
             period_ms=period_ms,
             clock=self.clock,
             wait=lambda seconds: self.run(seconds),
-            sampler=self._sampler,
+            sampler=self.sampler,
             cost_clock=self.clock,
         )
 
-    def _sampler(self, sample: Callable[[], bool], period_ns: int) -> ManualSampler:
+    def sampler(self, sample: Callable[[], bool], period_ns: int) -> ManualSampler:
         self.samplers.append(ManualSampler(sample, period_ns))
         return self.samplers[-1]
 
@@ -119,9 +119,10 @@ class Bench:
         period_ns = round(self.meter.period_ms * MS)
         while self.clock.now_ns + period_ns <= end_ns:
             self.clock.advance(period_ns)
-            is_running = bool(self.samplers) and self.samplers[-1].is_running
-            if is_running and not self.skipped(self.clock.now_ns - self.clock.start_ns):
-                self.samplers[-1].sample()
+            if self.skipped(self.clock.now_ns - self.clock.start_ns):
+                continue
+            for sampler in [s for s in self.samplers if s.is_running]:
+                sampler.sample()
         self.clock.now_ns = end_ns
 
 
