@@ -1,0 +1,66 @@
+"""The command ``edgeprec``: knows the names of its commands, and imports a command's file only when it is called."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from edgeprec.cli.errors import run_and_report
+
+__all__ = ["COMMANDS", "LazyGroup", "cli", "load_command", "main"]
+
+COMMANDS = {
+    "demo": "Fetch the demo model, export it, run it and write a report.",
+    "export": "Turn a checkpoint into a bundle.",
+    "run": "Continue a prompt.",
+    "chat": "Talk with the model.",
+    "inspect": "Show what is inside a bundle.",
+    "verify": "Check every byte of a bundle.",
+    "certify": "Check that exact decoding gives FP16's tokens.",
+    "doctor": "Show machine, engines, sensors and settings.",
+}
+
+
+def load_command(name: str) -> click.Command:
+    """Import the file of one command and return the command."""
+    command = getattr(import_module(f"edgeprec.cli.{name}"), f"{name}_command")
+    if not isinstance(command, click.Command):
+        raise TypeError(f"edgeprec.cli.{name}.{name}_command is no click command")
+    return command
+
+
+class LazyGroup(click.Group):
+    """A group that lists its commands without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of use."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command; None when there is none of that name."""
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands from the summaries above."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="edgeprec", prog_name="edgeprec")
+def cli() -> None:
+    """Run language models at the lowest joules per token, without changing a single output token.
+
+    \b
+    Start here:
+      edgeprec demo
+      edgeprec export HuggingFaceTB/SmolLM2-135M-Instruct -o smollm2.edgeprec
+      edgeprec run smollm2.edgeprec -p "The capital of France is"
+    """
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    sys.exit(run_and_report(cli, sys.argv[1:]))

@@ -1,0 +1,101 @@
+"""Build the wheel in a clean copy of the tree and check it.
+
+It must hold ``edgeprec`` and nothing else at top level, every file of the package folders, and be importable where
+only the base dependencies are installed: quickly, and without a heavy library being loaded.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NOT_SOURCE = ("*.edgeprec", "*.egg-info", "__pycache__", "*.pyc", "build", "dist", ".*")
+HEAVY = ("onnx", "onnxruntime", "torch", "jtop", "pynvml", "triton", "transformers")
+IMPORT_LIMIT_MS = 100.0
+PROBE = """
+import sys, time
+start = time.perf_counter()
+import edgeprec
+print((time.perf_counter() - start) * 1e3, edgeprec.__file__, *sorted(sys.modules))
+"""
+
+
+def package_folders() -> dict[str, Path]:
+    """Return dotted package name -> folder, by the map in pyproject.toml."""
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = setuptools["package-dir"]
+    return {name: ROOT / folders.get(name, name.replace(".", "/")) for name in setuptools["packages"]}
+
+
+def expected_files() -> set[str]:
+    """Return the paths the wheel must have: every file that lies directly in a package folder."""
+    return {
+        f"{name.replace('.', '/')}/{file.name}"
+        for name, folder in package_folders().items()
+        for file in folder.iterdir()
+        if file.is_file() and file.suffix != ".pyc" and not file.name.startswith(".")
+    }
+
+
+def build(work: Path) -> Path:
+    """Build source archive and wheel from a copy of the tree; return the wheel."""
+    tree = work / "tree"
+    shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(*NOT_SOURCE))
+    subprocess.run(
+        [sys.executable, "-m", "build", "--outdir", work / "dist", tree], check=True, stdout=subprocess.DEVNULL
+    )
+    (wheel,) = (work / "dist").glob("*.whl")
+    return wheel
+
+
+def content_faults(wheel: Path) -> list[str]:
+    """Return what the wheel lacks and what it should not hold."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    expected = expected_files()
+    faults = [f"the wheel lacks {name}" for name in sorted(expected - names)]
+    return faults + [f"the wheel should not hold {name}" for name in sorted(names - expected)]
+
+
+def import_faults(wheel: Path, work: Path) -> list[str]:
+    """Install the wheel into a new environment and import it there, three times."""
+    environment = work / "venv"
+    venv.create(environment, with_pip=True)
+    python = environment / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True)
+    probes = [
+        subprocess.run([python, "-c", PROBE], check=True, cwd=work, capture_output=True, text=True).stdout.split()
+        for _ in range(3)
+    ]
+    subprocess.run([environment / "bin" / "edgeprec", "--version"], check=True, cwd=work)
+    fastest_ms = min(float(probe[0]) for probe in probes)
+    print(f"import edgeprec: {fastest_ms:.1f} ms")
+    faults = [f"import edgeprec loads {name}" for name in HEAVY if name in probes[0][2:]]
+    if not Path(probes[0][1]).is_relative_to(environment):
+        faults.append(f"edgeprec was imported from {probes[0][1]}, not from the wheel")
+    if fastest_ms > IMPORT_LIMIT_MS:
+        faults.append(f"import edgeprec takes {fastest_ms:.0f} ms, at most {IMPORT_LIMIT_MS:.0f} are allowed")
+    return faults
+
+
+def main() -> int:
+    """Build, look inside, install and import."""
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        wheel = build(work)
+        faults = content_faults(wheel) + import_faults(wheel, work)
+        print(f"{wheel.name}: {wheel.stat().st_size / 1024:.0f} KiB, {len(expected_files())} files")
+    for fault in faults:
+        print(f"error: {fault}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
