@@ -132,8 +132,10 @@ class _HeadReader:
 
     def _array(self) -> list[Any]:
         kind, count = self._scalar("I"), self._scalar("Q")
+        if kind == _STRING:
+            return [self._string() for _ in range(count)]
         if kind not in _SCALARS:
-            return [self._value(kind) for _ in range(count)]
+            raise ValueError(f"array of type {kind}")
         dtype = np.dtype("<" + _SCALARS[kind])
         values: list[Any] = np.frombuffer(self._take(count * dtype.itemsize), dtype).tolist()
         return values

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -172,15 +175,16 @@ def _write_tokenizer(path: Path, vocab_size: int) -> None:
     _write_json(path / "tokenizer_config.json", tiny.tokenizer_config())
 
 
-def _sibling(name: str) -> Any:
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    found = spec_from_file_location(f"edgeprec_factories_{name}", Path(__file__).with_name(f"{name}.py"))
-    assert found is not None
-    assert found.loader is not None
-    module = module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
+def _sibling(name: str) -> ModuleType:
+    """Import another factory; they lie outside every package, so by path."""
+    full_name = f"edgeprec_factories_{name}"
+    if full_name not in sys.modules:
+        found = spec_from_file_location(full_name, Path(__file__).with_name(f"{name}.py"))
+        assert found is not None
+        assert found.loader is not None
+        sys.modules[full_name] = module_from_spec(found)
+        found.loader.exec_module(sys.modules[full_name])
+    return sys.modules[full_name]
 
 
 def _write_shards(path: Path, spec: CheckpointSpec, shards: int, replaced: dict[str, npt.NDArray[Any]]) -> None:
