@@ -1,10 +1,12 @@
 """``bundle.json``: the manifest of a bundle, written in one canonical form and read strictly.
 
-The same manifest always gives the same bytes: keys sorted, no clock, no host, no absolute path.
+The same manifest always gives the same bytes: keys sorted, no clock, no host, no absolute path. Its key ``sha256`` is
+the digest of the canonical text without that key, so that a flipped byte does not pass here either.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -71,10 +73,11 @@ class BundleManifest:
 
     def to_bytes(self) -> bytes:
         """Return the canonical text of ``bundle.json``."""
-        return (json.dumps(self.to_json(), indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+        values = self.to_json()
+        return _canonical(values | {"sha256": hashlib.sha256(_canonical(values)).hexdigest()})
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return plain values, the text's own digest left out."""
         models: dict[str, Any] = {"target": self.target.to_json()}
         if self.draft is not None:
             models["draft"] = _SELF_DRAFT if self.draft == "self" else self.draft.to_json()
@@ -97,8 +100,10 @@ class BundleManifest:
         Raises:
             BundleError: it is of a newer schema, needs a newer EdgePrec, or is damaged.
         """
-        fields = Fields(parse_json(data, where=where, error=BundleError), where=where, error=BundleError)
+        values = parse_json(data, where=where, error=BundleError)
+        fields = Fields(values, where=where, error=BundleError)
         _check_schema(fields.integer("schema_version", minimum=1), where)
+        _check_digest(values, fields.text("sha256"), where)
         minimum = _check_runtime(fields.text("minimum_runtime_version"), where)
         models = fields.fields("models")
         manifest = cls(
@@ -121,6 +126,17 @@ class BundleManifest:
         """Return the files that the models and engines name."""
         drafts = self.draft.file_names if isinstance(self.draft, ModelEntry) else ()
         return (*self.target.file_names, *drafts, *(engine.file for engine in self.engines))
+
+
+def _canonical(values: dict[str, Any]) -> bytes:
+    return (json.dumps(values, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _check_digest(values: dict[str, Any], expected: str, where: str) -> None:
+    rest = {key: value for key, value in values.items() if key != "sha256"}
+    found = hashlib.sha256(_canonical(rest)).hexdigest()
+    if found != expected:
+        raise BundleError(f"{where} does not match its own digest ({expected[:12]}...): copy or export it again")
 
 
 def _check_schema(found: int, where: str) -> None:

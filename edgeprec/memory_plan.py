@@ -1,0 +1,190 @@
+"""What a pair needs in memory at a context length, the longest context that fits, and the refusal of the rest.
+
+Pure: available memory comes from ``edgeprec.available_memory`` or a GPU's engine as a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgeprec.architecture import ModelConfig
+from edgeprec.available_memory import AvailableMemory
+from edgeprec.bundle_model import ModelEntry
+from edgeprec.errors import ConfigError, MemoryBudgetError
+from edgeprec.tensor_names import num_linear_weights
+
+__all__ = [
+    "ONNXRUNTIME_CPU",
+    "TORCH_CUDA",
+    "MemoryPlan",
+    "MemoryProfile",
+    "check_context",
+    "largest_context",
+    "memory_by_context",
+    "plan_memory",
+    "require_memory",
+]
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryProfile:
+    """What one engine makes of a bundle's bytes once loaded; measured, see ``docs/lab-notes.md``."""
+
+    engine: str
+    fp16_bytes_per_weight: float  # a linear's FP16 variant as it lies in memory
+    int4_bytes_per_byte: float  # the INT4 file as it lies in memory
+    embedding_bytes_per_weight: float
+    tied_head_bytes_per_weight: float  # a second copy of the embedding where it serves as the head
+    cache_bytes_per_value: int
+    logits_rows: int
+    base_bytes: int  # libraries, graphs, tokenizer, buffers
+
+
+ONNXRUNTIME_CPU = MemoryProfile(
+    engine="onnxruntime",
+    fp16_bytes_per_weight=4.0,  # float32 compute: the Cast behind each weight folds at load
+    int4_bytes_per_byte=1.5,
+    embedding_bytes_per_weight=2.0,
+    tied_head_bytes_per_weight=4.0,
+    cache_bytes_per_value=4,
+    logits_rows=64,
+    base_bytes=200 * _MIB,
+)
+TORCH_CUDA = MemoryProfile(
+    engine="torch",
+    fp16_bytes_per_weight=2.0,
+    int4_bytes_per_byte=1.0,
+    embedding_bytes_per_weight=2.0,
+    tied_head_bytes_per_weight=0.0,
+    cache_bytes_per_value=2,
+    logits_rows=64,
+    base_bytes=700 * _MIB,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """The parts of what a pair takes at one context length."""
+
+    context_tokens: int
+    fp16_bytes: int
+    int4_bytes: int
+    embedding_bytes: int
+    cache_bytes: int
+    workspace_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of everything."""
+        return self.fp16_bytes + self.int4_bytes + self.embedding_bytes + self.cache_bytes + self.workspace_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``inspect --memory --json`` prints of it."""
+        return {
+            "context_tokens": self.context_tokens,
+            "fp16_bytes": self.fp16_bytes,
+            "int4_bytes": self.int4_bytes,
+            "embedding_bytes": self.embedding_bytes,
+            "cache_bytes": self.cache_bytes,
+            "workspace_bytes": self.workspace_bytes,
+            "total_bytes": self.total_bytes,
+        }
+
+
+def plan_memory(models: Sequence[ModelEntry], *, profile: MemoryProfile, context_tokens: int) -> MemoryPlan:
+    """Return what the models take together; a draft ``self`` is not among them, it uses the target's memory."""
+    configs = [model.architecture for model in models]
+    vocabulary = max(config.vocab_size for config in configs)
+    return MemoryPlan(
+        context_tokens=context_tokens,
+        fp16_bytes=sum(_fp16_bytes(model, profile) for model in models),
+        int4_bytes=sum(_int4_bytes(model, profile) for model in models),
+        embedding_bytes=sum(_embedding_bytes(model, profile) for model in models),
+        cache_bytes=context_tokens * _cache_bytes_per_token(configs, profile),
+        workspace_bytes=profile.base_bytes + len(models) * profile.logits_rows * vocabulary * 4,
+    )
+
+
+def largest_context(models: Sequence[ModelEntry], *, profile: MemoryProfile, available_bytes: int) -> int | None:
+    """Return the longest context that fits, at most what the models were made for; None if not even one token does."""
+    per_token = _cache_bytes_per_token([model.architecture for model in models], profile)
+    fixed = plan_memory(models, profile=profile, context_tokens=0).total_bytes
+    longest = min((available_bytes - fixed) // per_token, _max_positions(models))
+    return longest if longest >= 1 else None
+
+
+def memory_by_context(models: Sequence[ModelEntry], *, profile: MemoryProfile) -> tuple[MemoryPlan, ...]:
+    """Return plans for 512, 1024, ... tokens and for the longest context of the models."""
+    longest = _max_positions(models)
+    lengths = [512 << step for step in range(32) if 512 << step < longest]
+    return tuple(plan_memory(models, profile=profile, context_tokens=length) for length in (*lengths, longest))
+
+
+def require_memory(
+    models: Sequence[ModelEntry], *, profile: MemoryProfile, context_tokens: int, available: AvailableMemory
+) -> MemoryPlan:
+    """Return the plan, or refuse before anything is loaded.
+
+    Raises:
+        ConfigError: the context is longer than the models were made for.
+        MemoryBudgetError: it does not fit; the message names the longest context that does.
+    """
+    check_context(models, context_tokens)
+    plan = plan_memory(models, profile=profile, context_tokens=context_tokens)
+    if plan.total_bytes <= available.size_bytes:
+        return plan
+    longest = largest_context(models, profile=profile, available_bytes=available.size_bytes)
+    advice = f"use --context {longest} or less" if longest else "it does not fit at any context: use a smaller model"
+    raise MemoryBudgetError(
+        f"a context of {context_tokens:,} tokens needs {_mib(plan.total_bytes)} of memory with the engine "
+        f"{profile.engine}, {_mib(available.size_bytes)} are available ({available.bound}): {advice}"
+    )
+
+
+def check_context(models: Sequence[ModelEntry], context_tokens: int) -> None:
+    """Refuse a context that a model was not made for.
+
+    Raises:
+        ConfigError: it is less than one token or longer than the shortest maximum of the models.
+    """
+    longest = _max_positions(models)
+    if not 1 <= context_tokens <= longest:
+        raise ConfigError(
+            f"context is {context_tokens:,} tokens, expected 1 to {longest:,}, what the model was made for"
+        )
+
+
+def _max_positions(models: Sequence[ModelEntry]) -> int:
+    return min(model.architecture.max_positions for model in models)
+
+
+def _cache_bytes_per_token(configs: Sequence[ModelConfig], profile: MemoryProfile) -> int:
+    return sum(2 * config.num_layers * config.kv_size * profile.cache_bytes_per_value for config in configs)
+
+
+def _fp16_bytes(model: ModelEntry, profile: MemoryProfile) -> int:
+    config = model.architecture
+    weights = num_linear_weights(config)
+    if model.shares_head or config.tied_embeddings:
+        weights -= config.vocab_size * config.hidden_size
+    return int(weights * profile.fp16_bytes_per_weight)
+
+
+def _int4_bytes(model: ModelEntry, profile: MemoryProfile) -> int:
+    return int(sum(spec.num_bytes for spec in model.int4_specs) * profile.int4_bytes_per_byte)
+
+
+def _embedding_bytes(model: ModelEntry, profile: MemoryProfile) -> int:
+    config = model.architecture
+    weights = config.vocab_size * config.hidden_size
+    table = 0.0 if model.shares_embedding else profile.embedding_bytes_per_weight
+    is_second_copy = config.tied_embeddings and not model.shares_head
+    return int(weights * (table + (profile.tied_head_bytes_per_weight if is_second_copy else 0.0)))
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / _MIB:,.0f} MiB"
