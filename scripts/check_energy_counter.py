@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare an NVIDIA GPU's energy counter with its integrated instantaneous power: at rest, under load, and under pulses.
+"""Compare an NVIDIA GPU's energy counter with its integrated instantaneous power: at rest, loaded and in pulses.
 
     PYTHONPATH=. python3 scripts/check_energy_counter.py [--json] [--idle-seconds 10] [--load-seconds 30]
 
@@ -15,13 +15,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from edgeprec.devices.counter_check import CounterCheck, check_counter
 from edgeprec.devices.meter import Meter, Overhead
 from edgeprec.devices.nvml import NvmlSensor
-from edgeprec.devices.sensor import Quantity
+from edgeprec.devices.recording import RecordingSensor
+from edgeprec.devices.sensor import Quantity, Sensor
 from edgeprec.errors import EdgePrecError, MissingDependency
 
 COLUMNS = ("segment", "s", "counter J", "counter W", "power J", "power W", "difference %", "samples", "coverage", "± J")
@@ -43,24 +45,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pci_id = torch_pci_id(torch)
         counter = NvmlSensor.open(cuda_pci_ids=[pci_id], quantity=Quantity.ENERGY)
         power = NvmlSensor.open(cuda_pci_ids=[pci_id], quantity=Quantity.POWER)
+        sensors = [recorded(counter, "counter", options.trace), recorded(power, "power", options.trace)]
     except EdgePrecError as error:
         print(f"check_energy_counter: {error}", file=sys.stderr)
         return error.exit_code
-    meters = [Meter(sensor, synchronize=torch.cuda.synchronize) for sensor in (counter, power)]
+    meters = [Meter(sensor, synchronize=torch.cuda.synchronize) for sensor in sensors]
     checks = run(meters[0], meters[1], segments(torch, options))
     fact = counter.facts()[0]
     about = {
         "gpu": fact.identity.name,
         "driver": fact.driver,
         "torch": torch.__version__,
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "power_metric": power.rails[0].note,
         "power_limit_w": None if fact.power_limit_mw is None else fact.power_limit_mw / 1e3,
     }
     report = as_json(about, checks, {"counter": meters[0].overhead(), "power": meters[1].overhead()})
     print(json.dumps(report, indent=2) if options.json else as_table(report))
-    counter.close()
-    power.close()
+    for sensor in sensors:
+        sensor.close()
     difference = checks["load"].difference
     return 0 if difference is not None and abs(difference) <= options.tolerance / 100 else 1
 
@@ -73,8 +76,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--pulse-seconds", type=float, default=10.0)
     parser.add_argument("--size", type=int, default=8192, help="rows of the square bfloat16 matrices")
     parser.add_argument("--tolerance", type=float, default=3.0, help="per cent")
+    parser.add_argument("--trace", type=Path, help="folder for the traces of both sensors, to replay later")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args(arguments)
+
+
+def recorded(sensor: Sensor, name: str, folder: Path | None) -> Sensor:
+    """Return the sensor, writing its samples to ``folder`` where one is given."""
+    return sensor if folder is None else RecordingSensor(sensor, folder / f"{name}.jsonl")
 
 
 def import_torch() -> Any:
