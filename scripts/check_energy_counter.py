@@ -42,9 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     try:
         torch = import_torch()
-        pci_id = torch_pci_id(torch)
-        counter = NvmlSensor.open(cuda_pci_ids=[pci_id], quantity=Quantity.ENERGY)
-        power = NvmlSensor.open(cuda_pci_ids=[pci_id], quantity=Quantity.POWER)
+        pci_ids = torch_pci_ids(torch)
+        counter = NvmlSensor.open(cuda_pci_ids=pci_ids, quantity=Quantity.ENERGY)
+        power = NvmlSensor.open(cuda_pci_ids=pci_ids, quantity=Quantity.POWER)
         sensors = [recorded(counter, "counter", options.trace), recorded(power, "power", options.trace)]
     except EdgePrecError as error:
         print(f"check_energy_counter: {error}", file=sys.stderr)
@@ -97,10 +97,12 @@ def import_torch() -> Any:
     return torch
 
 
-def torch_pci_id(torch: Any) -> str:
-    """Return the PCI id of the first CUDA device as NVML would write it."""
+def torch_pci_ids(torch: Any) -> list[str] | None:
+    """Return the PCI id of the first CUDA device as NVML writes it, None where this torch does not tell."""
     found = torch.cuda.get_device_properties(0)
-    return f"{found.pci_domain_id:08x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+    if not hasattr(found, "pci_bus_id"):
+        return None
+    return [f"{found.pci_domain_id:08x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"]
 
 
 def segments(torch: Any, options: argparse.Namespace) -> list[Segment]:

@@ -81,7 +81,9 @@ def test_without_a_gpu_it_says_what_is_missing(
 
 
 def test_pci_id_is_written_as_nvml_does(script: SimpleNamespace) -> None:
-    """The first CUDA device is found in NVML by its PCI id."""
+    """The first CUDA device is found in NVML by its PCI id; a torch that does not tell it leaves the environment."""
     found = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x3D, pci_device_id=0)
     torch = SimpleNamespace(cuda=SimpleNamespace(get_device_properties=lambda _: found))
-    assert script.torch_pci_id(torch) == "00000000:3d:00.0"
+    assert script.torch_pci_ids(torch) == ["00000000:3d:00.0"]
+    del found.pci_bus_id
+    assert script.torch_pci_ids(torch) is None
