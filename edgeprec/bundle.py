@@ -235,5 +235,5 @@ def _why_no_bundle(folder: Path) -> str:
 def _check_relative(folder: Path, name: str) -> None:
     parts = PurePosixPath(name).parts
     is_plain = bool(parts) and name == "/".join(parts) and not {"..", "/", "."} & set(parts)
-    if not is_plain or "\\" in name or "\0" in name or name == MANIFEST_NAME:
+    if not is_plain or "\\" in name or not name.isprintable() or name == MANIFEST_NAME:
         raise BundleError(f"{folder / MANIFEST_NAME} lists the file name {name!r}, which could lie outside the bundle")

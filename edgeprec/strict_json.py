@@ -6,7 +6,6 @@ The caller names the error class, so that a bundle's file is a BundleError and a
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -15,6 +14,7 @@ from edgeprec.errors import EdgePrecError
 __all__ = ["Fields", "parse_json"]
 
 Value = TypeVar("Value")
+_LIMIT = 1e300  # NaN, infinities and integers no float can hold are all refused by it
 
 
 def parse_json(data: bytes, *, where: str, error: type[EdgePrecError]) -> Any:
@@ -33,7 +33,7 @@ def parse_json(data: bytes, *, where: str, error: type[EdgePrecError]) -> Any:
 
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=unique, parse_constant=no_constant)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as cause:
+    except (ValueError, RecursionError) as cause:  # also text that is no UTF-8, integers of thousands of digits
         raise error(f"{where} is not valid JSON ({cause}): it is damaged") from cause
 
 
@@ -67,7 +67,7 @@ class Fields:
     def number(self, key: str) -> float:
         """Take a finite number."""
         value = self._take(key, (int, float), "a number")
-        if isinstance(value, bool) or not math.isfinite(value):
+        if isinstance(value, bool) or not abs(value) < _LIMIT:
             self._refuse(key, value, "a finite number")
         return float(value)
 
