@@ -1,0 +1,367 @@
+"""The controller: from what a sequence's rounds showed, what the next round runs.
+
+It is a pure function of its observations: no clock, device, random state or log. One round of a session is
+
+    decision = controller.begin_round(room_tokens=...)
+    while decision.draft_cap and not verdict.stop:
+        verdict = controller.observe_draft(entropy_bits, margin)           # one drafted token
+    controller.observe_verify(Verification(...))                           # one FP16 pass, its own token included
+
+and in the modes that verify nothing, token by token,
+
+    decision = controller.begin_round(room_tokens=1)
+    controller.observe_token(entropy_bits)
+
+Smoothed entropy runs over the draft's values while drafting and over FP16's for what was emitted; a rejection rewinds
+it. A sequence in a batch has its own controller; a level of three-level drafting too, its target being the level above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from edgeprec.acceptance import AcceptanceTable, table_cell
+from edgeprec.bounded import VERIFY_EVERY_TOKENS, FlipBudget, flip_limit
+from edgeprec.calibration import AgreementGrid, Calibration
+from edgeprec.config import ControllerConfig, DrafterKind, DraftingConfig, DraftRule, Mode, Objective
+from edgeprec.entropy import SmoothedEntropy
+from edgeprec.errors import ConfigError
+from edgeprec.gears import Band, Gear, GearState, ladder
+from edgeprec.governor import PowerBias
+from edgeprec.precision import Plan, Precision
+from edgeprec.speculation import CapPlan, Learned, RoundResult, Speculation
+from edgeprec.stop_rules import StopReason, adaedl_stops, svip_stops
+
+__all__ = ["Controller", "Decision", "DraftVerdict", "Verification"]
+
+_DEFAULT_BAND_BITS = (0.5, 2.5)  # without a calibration
+_BOUNDED_PRIOR_TOKENS = 1000.0
+_BOUNDED_FORGETTING = 0.999
+_NO_BIAS = PowerBias()
+_MODELS = (DrafterKind.SELF, DrafterKind.MODEL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a round runs.
+
+    ``draft_plan`` is the plan of a draft step, or of the token itself when ``is_verified`` is False; None when no model
+    drafts. ``draft_cap`` 0 with ``is_verified`` is a plain FP16 step; ``reason`` then says why nothing is drafted.
+    """
+
+    gear: Gear
+    draft_plan: Plan | None
+    draft_cap: int
+    is_verified: bool
+    reason: StopReason
+    smoothed_bits: float | None
+
+    @property
+    def verify_now(self) -> bool:
+        """Whether FP16 decodes this token itself."""
+        return self.is_verified and self.draft_cap == 0
+
+
+@dataclass(frozen=True, slots=True)
+class DraftVerdict:
+    """What to do after a drafted token: stop (and why) or go on; ``is_final`` = emit it unverified (mode bounded)."""
+
+    stop: StopReason | None
+    is_final: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """One FP16 pass over the drafted tokens of a round, and what the whole round cost.
+
+    ``accepted`` counts drafted tokens before the first one FP16 disagreed with. ``entropy_bits`` are FP16's for every
+    emitted token, in order; their number is the number of emitted tokens. ``agreed`` is for mode bounded, where final
+    tokens stand whatever FP16 says: its verdict on each pending token. The costs of draft and verify together
+    cover everything from ``begin_round`` to the end of the round.
+    """
+
+    accepted: int
+    entropy_bits: Sequence[float]
+    rows: int
+    draft_ns: int
+    verify_ns: int
+    draft_mj: float | None = None
+    verify_mj: float | None = None
+    agreed: Sequence[bool] | None = None
+
+
+@dataclass(slots=True)
+class _Round:
+    """A round in progress: the entropy window and the survival grow with the draft."""
+
+    decision: Decision
+    rung: int
+    floor: float
+    at_cap: StopReason
+    entropy: SmoothedEntropy
+    energy_exponent: float
+    survival: float = 1.0
+    cells: list[int] = field(default_factory=list)
+
+
+class Controller:
+    """Decides for one sequence. Equal observations give equal decisions.
+
+    ``drafter`` is who really drafts (not ``auto``); ``num_layers`` are the target's, ``draft_layers`` a draft model's.
+    ``learned`` carries on from an earlier sequence on the same device and pair.
+
+    Raises:
+        ConfigError: mode bounded without a calibration of the drafter, or thresholds out of order.
+    """
+
+    def __init__(
+        self,
+        *,
+        mode: Mode,
+        config: ControllerConfig,
+        drafting: DraftingConfig,
+        calibration: Calibration | None,
+        drafter: DrafterKind,
+        num_layers: int,
+        draft_layers: int | None = None,
+        learned: Learned | None = None,
+    ) -> None:
+        self._mode = mode
+        self._drafting = drafting
+        self._drafter = drafter
+        self._grid = _drafter_grid(calibration, drafter)
+        self._band = _band(config, calibration)
+        self._has_default_band = calibration is None and None in (config.theta_low_bits, config.theta_high_bits)
+        order = None if calibration is None else calibration.layer_order
+        self._plans = ladder(num_layers=num_layers, middle_gears=config.middle_gears, order=order)
+        self._model_plan = Plan.uniform(Precision.INT4, num_layers=draft_layers) if draft_layers else None
+        self._entropy = SmoothedEntropy(config.window)
+        self._gear = GearState.start(top=len(self._plans) - 1, band=self._band, first_bits=None)
+        self._speculation = Speculation.start(
+            Learned.start(self._grid) if learned is None else learned, largest_cap=drafting.max_draft_length
+        )
+        self._flips = self._flip_budget() if mode is Mode.BOUNDED else None
+        self._round: _Round | None = None
+
+    @property
+    def learned(self) -> Learned:
+        """Return what the next sequence may start from."""
+        return self._speculation.learned
+
+    @property
+    def gear(self) -> Gear:
+        """Return the gear entropy asks for."""
+        return self._gear.gear
+
+    @property
+    def smoothed_bits(self) -> float | None:
+        """Return the smoothed entropy of the emitted tokens."""
+        return self._entropy.bits
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """Return in words what did not run as asked."""
+        notes = (self._guard_note(), self._energy_note(), self._band_note())
+        return tuple(note for note in notes if note is not None)
+
+    def observe_prefill(self, entropy_bits: float) -> None:
+        """Take FP16's entropy of the prompt's last row, from which the first token was chosen."""
+        self._entropy = self._entropy.pushed(entropy_bits)
+        self._gear = GearState.start(top=self._gear.top, band=self._band, first_bits=self._entropy.bits)
+
+    def begin_round(self, *, room_tokens: int, bias: PowerBias = _NO_BIAS) -> Decision:
+        """Decide the next round. ``room_tokens`` is how many tokens rows, context and limit let it draft."""
+        rung = min(self._gear.rung, self._highest_rung(bias))
+        exponent = self._energy_exponent(bias)
+        is_verified = self._mode not in (Mode.GATED, Mode.INT4)
+        draft_rung = min(rung, self._gear.top - 1) if is_verified and self._drafter is DrafterKind.SELF else 0
+        plan = self._cap_plan(rung, draft_rung, exponent, bias)
+        cap = min(plan.cap, max(room_tokens, 0)) if is_verified else 1
+        reason = plan.reason if cap == plan.cap or not is_verified else StopReason.BUFFER
+        decision = Decision(
+            gear=GearState(rung=rung, top=self._gear.top, tokens_since_change=0).gear,
+            draft_plan=self._plan(rung, draft_rung, is_verified=is_verified),
+            draft_cap=cap,
+            is_verified=is_verified,
+            reason=reason,
+            smoothed_bits=self._entropy.bits,
+        )
+        self._round = _Round(decision, draft_rung, plan.floor, reason, self._entropy, exponent)
+        return decision
+
+    def observe_draft(self, entropy_bits: float | None, margin: float | None) -> DraftVerdict:
+        """Take the entropy and margin of a drafted token (None from a drafter without logits); say whether to go on."""
+        current = self._in_round()
+        cell = table_cell(entropy_bits, margin)
+        current.cells.append(cell)
+        rate = self.learned.table.rate(cell)
+        current.survival *= rate
+        if entropy_bits is not None:
+            current.entropy = current.entropy.pushed(entropy_bits)
+        if self._flips is not None:
+            return self._bounded_verdict(current, 1.0 - rate)
+        if len(current.cells) >= current.decision.draft_cap:
+            return DraftVerdict(current.at_cap)
+        return DraftVerdict(self._rule_stop(current, entropy_bits))
+
+    def observe_verify(self, outcome: Verification) -> None:
+        """Take the FP16 pass that ended the round."""
+        current = self._in_round()
+        self._round = None
+        for entropy_bits in outcome.entropy_bits:
+            self._emit(entropy_bits)
+        result = _result(current, outcome)
+        self._speculation = self._speculation.after_round(result, energy_exponent=current.energy_exponent)
+        if self._flips is not None:
+            verified = max(len(outcome.entropy_bits) - self._flips.pending, 0)
+            limit = flip_limit(self.learned.table, epsilon=self._drafting.epsilon)
+            self._flips = self._flips.after_verify(verified, limit=limit)
+
+    def observe_token(self, entropy_bits: float) -> None:
+        """Take the entropy of a token that the decision's plan produced and nobody verifies (gated, int4)."""
+        self._in_round()
+        self._round = None
+        self._emit(entropy_bits)
+
+    def _emit(self, entropy_bits: float) -> None:
+        self._entropy = self._entropy.pushed(entropy_bits)
+        self._gear = self._gear.emitted(self._entropy.bits, self._band)
+
+    def _in_round(self) -> _Round:
+        if self._round is None:
+            raise ConfigError("controller: an observation came outside a round, expected begin_round first")
+        return self._round
+
+    def _cap_plan(self, rung: int, draft_rung: int, exponent: float, bias: PowerBias) -> CapPlan:
+        fixed = self._drafting.draft_length
+        if self._mode not in (Mode.EXACT, Mode.BOUNDED) or self._drafter is DrafterKind.NONE or fixed == 0:
+            return CapPlan(cap=0, reason=StopReason.NONE)
+        if fixed is not None:
+            return CapPlan(cap=fixed, reason=StopReason.CAP)
+        if rung == self._gear.top and self._stops_on_entropy and self._is_above(self._entropy):
+            return CapPlan(cap=0, reason=StopReason.HIGH_GEAR)
+        if self._mode is Mode.BOUNDED:
+            return CapPlan(cap=VERIFY_EVERY_TOKENS - 1, reason=StopReason.CAP)
+        self._speculation, plan = self._speculation.planned(
+            rung=draft_rung, energy_exponent=exponent, is_guarded=bias.strength == 0.0
+        )
+        return plan
+
+    def _plan(self, rung: int, draft_rung: int, *, is_verified: bool) -> Plan | None:
+        if self._mode is Mode.INT4:
+            return self._plans[0]
+        if not is_verified:
+            return self._plans[rung]
+        if self._drafter is DrafterKind.MODEL:
+            return self._model_plan
+        return self._plans[draft_rung] if self._drafter is DrafterKind.SELF else None
+
+    def _rule_stop(self, current: _Round, entropy_bits: float | None) -> StopReason | None:
+        rule = self._drafting.rule
+        if self._drafting.draft_length is not None or rule is DraftRule.FIXED:
+            return None
+        if rule is DraftRule.ENTROPY:
+            return self._entropy_stop(current)
+        if entropy_bits is None:
+            return None
+        if rule is DraftRule.SVIP:
+            return StopReason.RULE if svip_stops(entropy_bits) else None
+        return StopReason.RULE if adaedl_stops(entropy_bits, self.learned.adaedl.threshold) else None
+
+    def _entropy_stop(self, current: _Round) -> StopReason | None:
+        if self._stops_on_entropy and self._is_above(current.entropy):
+            return StopReason.ENTROPY
+        return StopReason.SURVIVAL if current.survival < current.floor else None
+
+    def _bounded_verdict(self, current: _Round, flip: float) -> DraftVerdict:
+        assert self._flips is not None
+        if not self._flips.is_final(flip):
+            return DraftVerdict(StopReason.FLIP)
+        self._flips = self._flips.after_final(flip)
+        is_last = len(current.cells) >= current.decision.draft_cap or self._flips.must_verify
+        return DraftVerdict(current.at_cap if is_last else None, is_final=True)
+
+    @property
+    def _stops_on_entropy(self) -> bool:
+        return self._drafting.rule is DraftRule.ENTROPY and self._drafter in _MODELS
+
+    def _is_above(self, entropy: SmoothedEntropy) -> bool:
+        return entropy.bits is not None and entropy.bits > self._band.theta_high_bits
+
+    def _highest_rung(self, bias: PowerBias) -> int:
+        return round(self._gear.top * (1.0 - bias.strength))
+
+    def _energy_exponent(self, bias: PowerBias) -> float:
+        """Return how much energy counts: 1 when asked for, up to 4 when a power budget presses."""
+        asked = 1.0 if self._drafting.objective is Objective.ENERGY else 0.0
+        return max(asked, 4.0 * bias.strength)
+
+    def _flip_budget(self) -> FlipBudget:
+        if self._grid is None or not self._grid.tokens:
+            raise ConfigError(
+                f"mode bounded needs a calibration of the drafter {self._drafter!s} and this bundle has none: "
+                "export it with calibration, or use mode exact"
+            )
+        table = AcceptanceTable.from_grid(
+            self._grid, forgetting=_BOUNDED_FORGETTING, prior_tokens=_BOUNDED_PRIOR_TOKENS
+        )
+        learned = replace(self.learned, table=table)
+        self._speculation = Speculation.start(learned, largest_cap=self._drafting.max_draft_length)
+        return FlipBudget(epsilon=self._drafting.epsilon, limit=flip_limit(table, epsilon=self._drafting.epsilon))
+
+    def _guard_note(self) -> str | None:
+        off, rounds = self._speculation.guarded_rounds, self._speculation.rounds
+        if not off:
+            return None
+        return (
+            f"speculation switched itself off in {off} of {rounds} rounds: with this drafter, text and device "
+            "it does not beat plain FP16 decoding"
+        )
+
+    def _energy_note(self) -> str | None:
+        is_measured = self.learned.joules.verify.samples > 0
+        if self._drafting.objective is Objective.SPEED or is_measured or not self._speculation.rounds:
+            return None
+        return "objective energy follows speed: nothing measured the energy of a round"
+
+    def _band_note(self) -> str | None:
+        if not self._has_default_band or self._mode not in (Mode.GATED, Mode.EXACT, Mode.BOUNDED):
+            return None
+        low, high = self._band.theta_low_bits, self._band.theta_high_bits
+        return f"this bundle has no calibration: the entropy thresholds are {low} and {high} bits"
+
+
+def _drafter_grid(calibration: Calibration | None, drafter: DrafterKind) -> AgreementGrid | None:
+    if calibration is None or drafter not in _MODELS:
+        return None
+    return calibration.int4 if drafter is DrafterKind.SELF else calibration.draft
+
+
+def _band(config: ControllerConfig, calibration: Calibration | None) -> Band:
+    low, high = _DEFAULT_BAND_BITS
+    if calibration is not None:
+        low, high = calibration.theta_low_bits, calibration.theta_high_bits
+    if config.theta_high_bits is not None:
+        high = config.theta_high_bits
+        low = min(low, high)
+    if config.theta_low_bits is not None:
+        low = config.theta_low_bits
+        high = high if config.theta_high_bits is not None else max(low, high)
+    return Band(theta_low_bits=low, theta_high_bits=high, hold_tokens=config.hold_tokens)
+
+
+def _result(current: _Round, outcome: Verification) -> RoundResult:
+    return RoundResult(
+        cells=tuple(current.cells),
+        accepted=outcome.accepted,
+        emitted=len(outcome.entropy_bits),
+        cap=current.decision.draft_cap,
+        rung=current.rung,
+        rows=outcome.rows,
+        draft_s=outcome.draft_ns * 1e-9,
+        verify_s=outcome.verify_ns * 1e-9,
+        draft_j=None if outcome.draft_mj is None else outcome.draft_mj * 1e-3,
+        verify_j=None if outcome.verify_mj is None else outcome.verify_mj * 1e-3,
+        outcomes=outcome.agreed,
+    )

@@ -1,0 +1,181 @@
+"""How far the next round may draft: what was learned of costs and acceptance, and the cap that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from edgeprec.acceptance import AcceptanceTable, DraftProfile
+from edgeprec.calibration import AgreementGrid
+from edgeprec.costs import CostModel
+from edgeprec.drafting import CapChoice, CapProblem, survival_floor
+from edgeprec.guard import Guard
+from edgeprec.stop_rules import AdaedlThreshold, StopReason
+
+__all__ = ["CapPlan", "Learned", "RoundResult", "Speculation"]
+
+_FIRST_CAP = 2
+_PLACES = 15
+_ENOUGH_PLAIN_SAMPLES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What outlives a sequence: costs of this device and acceptance of this pair. Hand it to the next controller."""
+
+    table: AcceptanceTable
+    profile: DraftProfile = field(default_factory=lambda: DraftProfile.empty(_PLACES))
+    seconds: CostModel = field(default_factory=CostModel)
+    joules: CostModel = field(default_factory=CostModel)
+    adaedl: AdaedlThreshold = field(default_factory=AdaedlThreshold)
+
+    @classmethod
+    def start(cls, grid: AgreementGrid | None) -> Learned:
+        """Know the calibration's counts and no cost."""
+        return cls(table=AcceptanceTable.from_grid(grid))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """A verified round: what was drafted (as table cells), accepted and emitted, and its costs in seconds and joules.
+
+    ``outcomes`` None means that drafted tokens were judged up to the first rejection; otherwise every one was judged.
+    """
+
+    cells: Sequence[int]
+    accepted: int
+    emitted: int
+    cap: int
+    rung: int
+    rows: int
+    draft_s: float
+    verify_s: float
+    draft_j: float | None = None
+    verify_j: float | None = None
+    outcomes: Sequence[bool] | None = None
+
+    @property
+    def drafted(self) -> int:
+        """Return how many tokens were drafted."""
+        return len(self.cells)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapPlan:
+    """The cap of one round and why; drafting stops when survival falls below ``floor``."""
+
+    cap: int
+    reason: StopReason
+    floor: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """The adaptive part of a sequence, as a value. ``gain`` is the chosen cap's rate over plain decoding's."""
+
+    learned: Learned
+    largest_cap: int
+    choice: CapChoice = field(default_factory=lambda: CapChoice(cap=_FIRST_CAP))
+    guard: Guard = field(default_factory=Guard)
+    gain: float = 1.0
+    floor: float = 0.0
+    rounds: int = 0
+    guarded_rounds: int = 0
+
+    @classmethod
+    def start(cls, learned: Learned, *, largest_cap: int) -> Speculation:
+        """Begin a sequence; a plain step timed before need not be timed again at once."""
+        samples = _ENOUGH_PLAIN_SAMPLES if learned.seconds.verify.has_measured(1) else 0
+        return cls(learned=learned, largest_cap=largest_cap, guard=Guard(plain_samples=samples))
+
+    def planned(self, *, rung: int, energy_exponent: float, is_guarded: bool) -> tuple[Speculation, CapPlan]:
+        """Return the state with this round's choice made, and the cap."""
+        if self.guard.is_plain_sample_due(self.gain):
+            return self, CapPlan(cap=0, reason=StopReason.SAMPLE)
+        chosen = self._chosen(rung, energy_exponent)
+        cap = chosen.choice.cap or int(self.guard.is_probe_due)
+        if is_guarded:
+            cap = self.guard.allowed_cap(cap, self._guard_costs(energy_exponent), rung=rung)
+        if cap:
+            return chosen, CapPlan(cap=cap, reason=StopReason.CAP, floor=chosen.floor)
+        guarded = replace(chosen, guarded_rounds=chosen.guarded_rounds + 1)
+        return guarded, CapPlan(cap=0, reason=StopReason.GUARD)
+
+    def _chosen(self, rung: int, energy_exponent: float) -> Speculation:
+        learned = self.learned
+        problem = CapProblem(
+            acceptance=learned.profile.acceptance(learned.table.mean_rate),
+            reach=learned.profile.reach(),
+            seconds=learned.seconds,
+            joules=learned.joules if energy_exponent else None,
+            rung=rung,
+            energy_exponent=energy_exponent,
+        )
+        choice = self.choice.next_round(problem, largest=self.largest_cap)
+        if choice.rounds != 1:
+            return replace(self, choice=choice)
+        speed = replace(problem, energy_exponent=0.0)
+        plain, chosen = speed.score(0), speed.score(choice.cap)
+        if plain is None or chosen is None:
+            return replace(self, choice=choice)
+        floor = survival_floor(
+            learned.seconds,
+            cap=self.largest_cap,
+            rate=learned.table.mean_rate,
+            tokens_per_cost=max(plain, chosen),
+            rung=rung,
+        )
+        return replace(self, choice=choice, gain=chosen / plain, floor=floor)
+
+    def after_round(self, result: RoundResult, *, energy_exponent: float) -> Speculation:
+        """Return the state after a verified round."""
+        was_probe = bool(result.drafted) and not self.choice.cap
+        return replace(
+            self,
+            learned=_learned(self.learned, result),
+            choice=replace(self.choice, is_decided=False) if was_probe else self.choice,
+            guard=self._guarded(result, energy_exponent),
+            rounds=self.rounds + 1,
+        )
+
+    def _guarded(self, result: RoundResult, energy_exponent: float) -> Guard:
+        if not result.drafted:
+            return self.guard.after_plain(result.emitted)
+        costs = self._guard_costs(energy_exponent)
+        cost = result.draft_s + result.verify_s
+        if costs is self.learned.joules and result.draft_j is not None and result.verify_j is not None:
+            cost = result.draft_j + result.verify_j
+        return self.guard.after_draft(
+            emitted=result.emitted,
+            cost=cost,
+            expected=costs.round_cost(result.drafted, rung=result.rung),
+            plain=costs.round_cost(0),
+            paid=result.accepted > 0,
+        )
+
+    def _guard_costs(self, energy_exponent: float) -> CostModel:
+        """Return the costs that must not exceed plain decoding's: joules when those are asked for and measured."""
+        joules = self.learned.joules
+        return joules if energy_exponent and joules.round_cost(1) is not None else self.learned.seconds
+
+
+def _learned(learned: Learned, result: RoundResult) -> Learned:
+    common = {"rung": result.rung, "drafted": result.drafted, "rows": result.rows}
+    joules = learned.joules
+    draft_j = 0.0 if not result.drafted else result.draft_j
+    if draft_j is not None and result.verify_j is not None:
+        joules = joules.updated(**common, draft_cost=draft_j, verify_cost=result.verify_j)
+    table, profile, adaedl = learned.table, learned.profile, learned.adaedl
+    if result.outcomes is not None:
+        table = table.counted(result.cells, result.outcomes)
+    elif result.cap:
+        table = table.updated(result.cells, accepted=result.accepted)
+        profile = profile.updated(drafted=result.drafted, accepted=result.accepted, cap=result.cap)
+        adaedl = adaedl.updated(drafted=result.drafted, accepted=result.accepted)
+    return Learned(
+        table=table,
+        profile=profile,
+        seconds=learned.seconds.updated(**common, draft_cost=result.draft_s, verify_cost=result.verify_s),
+        joules=joules,
+        adaedl=adaedl,
+    )
