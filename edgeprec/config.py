@@ -5,8 +5,9 @@ A default is written here once; the command line and the server take theirs from
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from typing import Any
 
 from edgeprec.errors import ConfigError
 
@@ -19,6 +20,7 @@ __all__ = [
     "Mode",
     "Objective",
     "SamplingConfig",
+    "with_overrides",
 ]
 
 
@@ -166,3 +168,22 @@ class GenerationConfig:
             self.power_budget_w,
             "more than 0 watts",
         )
+
+
+def with_overrides(config: GenerationConfig, **values: Any) -> GenerationConfig:
+    """Return ``config`` with some fields changed, those of its parts too, each by its plain name.
+
+    Raises:
+        ConfigError: there is no field of that name, or a value is out of range.
+    """
+    owners = {part: getattr(config, part) for part in ("sampling", "controller", "drafting")}
+    known = {name: part for part, owner in owners.items() for name in (entry.name for entry in fields(owner))}
+    own = {entry.name for entry in fields(config)}
+    for name in values:
+        if name not in known and name not in own:
+            raise ConfigError(f"there is no setting {name!r}, expected one of {', '.join(sorted(own | set(known)))}")
+    parts = {
+        part: replace(owner, **{name: value for name, value in values.items() if known.get(name) == part})
+        for part, owner in owners.items()
+    }
+    return replace(config, **parts, **{name: value for name, value in values.items() if name in own})

@@ -63,13 +63,13 @@ class RoundRecord:
     round: int
     position: int  # tokens in the cache when the round began
     drafted: tuple[int, ...]
-    draft_entropy_bits: tuple[float, ...]
+    draft_entropy_bits: tuple[float | None, ...]  # None from a drafter without logits
     accepted: int
     emitted: int
     verified_rows: int  # rows of the FP16 pass; 0 = the round was not verified
     draft_cap: int
-    stop_reason: str  # why drafting stopped: "cap", "entropy", "high_gear", "rule", "buffer", "end", "none"
-    smoothed_entropy_bits: float
+    stop_reason: str  # why drafting stopped, a value of edgeprec.stop_rules.StopReason
+    smoothed_entropy_bits: float | None
     gear: Gear
     draft_plan: tuple[bool, ...]  # True = INT4, per layer and head
     draft_ns: int

@@ -1,0 +1,102 @@
+"""Measure an exported pair on a text: where INT4 agrees with FP16, and which layers are sensitive.
+
+The passes come through ``Forward``: this package runs no engine of its own. Agreement is counted as drafting meets it:
+a few INT4 rows on top of a cache that FP16 wrote, which FP16 then writes again. Nothing is timed here: the same export
+gives the same bytes, and costs are the running device's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeprec.calibration import AgreementGrid, Calibration, StepCosts, layer_order
+from edgeprec.entropy import row_statistics
+from edgeprec.export.progress import Progress, ProgressEvent
+from edgeprec.precision import Plan, Precision
+from edgeprec.thresholds import find_thresholds
+
+__all__ = ["Forward", "calibrate"]
+
+Forward = Callable[[Sequence[int], int, Plan], npt.NDArray[np.float32]]
+"""Run tokens [T] at a position with a plan and return logits [T, V]; valid until the next call."""
+
+DRAFT_ROWS = 8
+AGREEMENT_TOKENS = 2048
+SENSITIVITY_TOKENS = 384
+WINDOW_TOKENS = 512
+
+
+def calibrate(
+    forward: Forward, tokens: Sequence[int], *, num_layers: int, text_name: str, progress: Progress
+) -> Calibration:
+    """Return what ``calibration.json`` holds for a pair whose draft is the target's INT4 variant.
+
+    ``tokens`` [T] are those of the calibration text.
+    """
+    fp16 = Plan.uniform(Precision.FP16, num_layers=num_layers)
+    int4 = Plan.uniform(Precision.INT4, num_layers=num_layers)
+    counted = tokens[:AGREEMENT_TOKENS]
+    grid = AgreementGrid()
+    for done, window in _windows(counted):
+        progress(ProgressEvent("agreement", done, len(counted)))
+        grid += _window_agreement(forward, window, fp16=fp16, int4=int4)
+    sensitivity = _sensitivity(forward, tokens[:SENSITIVITY_TOKENS], num_layers=num_layers, progress=progress)
+    thresholds = find_thresholds(grid, costs=StepCosts())
+    return Calibration(
+        int4=grid,
+        theta_low_bits=thresholds.theta_low_bits,
+        theta_high_bits=thresholds.theta_high_bits,
+        layer_order=layer_order(sensitivity),
+        sensitivity=sensitivity,
+        text=text_name,
+    )
+
+
+def _windows(tokens: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
+    for start in range(0, len(tokens), WINDOW_TOKENS):
+        yield start, tokens[start : start + WINDOW_TOKENS]
+
+
+def _window_agreement(forward: Forward, window: Sequence[int], *, fp16: Plan, int4: Plan) -> AgreementGrid:
+    """Count one window, a draft's worth of rows at a time."""
+    grid = AgreementGrid()
+    for start in range(0, len(window), DRAFT_ROWS):
+        rows = window[start : start + DRAFT_ROWS]
+        drafted = row_statistics(forward(rows, start, int4))
+        wanted = forward(rows, start, fp16).argmax(-1)
+        grid += AgreementGrid.count(drafted.entropy_bits, drafted.margin, drafted.argmax == wanted)
+    return grid
+
+
+def _sensitivity(forward: Forward, tokens: Sequence[int], *, num_layers: int, progress: Progress) -> tuple[float, ...]:
+    """Return for each layer alone in INT4 the mean KL divergence in bits from FP16's distribution."""
+    reference = _log_probabilities(forward, tokens, Plan.uniform(Precision.FP16, num_layers=num_layers))
+    divergences: list[float] = []
+    for layer in range(num_layers):
+        progress(ProgressEvent("sensitivity", layer, num_layers, f"layer {layer}"))
+        changed = _log_probabilities(forward, tokens, Plan.with_int4_layers([layer], num_layers=num_layers))
+        divergences.append(_mean_divergence_bits(reference, changed))
+    progress(ProgressEvent("sensitivity", num_layers, num_layers))
+    return tuple(divergences)
+
+
+def _log_probabilities(forward: Forward, tokens: Sequence[int], plan: Plan) -> list[npt.NDArray[np.float32]]:
+    """Return log2 probabilities as pieces of up to 64 rows [R, V], teacher-forced."""
+    pieces: list[npt.NDArray[np.float32]] = []
+    for start in range(0, len(tokens), 64):
+        logits = forward(tokens[start : start + 64], start, plan)
+        shifted = logits - logits.max(-1, keepdims=True)
+        shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
+        pieces.append(shifted / np.float32(np.log(2.0)))
+    return pieces
+
+
+def _mean_divergence_bits(
+    reference: Sequence[npt.NDArray[np.float32]], changed: Sequence[npt.NDArray[np.float32]]
+) -> float:
+    """Return the mean over rows of sum p (log2 p - log2 q)."""
+    sums = [np.sum(np.exp2(p) * (p - q), axis=-1) for p, q in zip(reference, changed, strict=True)]
+    return float(np.mean(np.concatenate(sums)))

@@ -1,0 +1,187 @@
+"""One generation as an iterator of tokens: prefill, rounds, and the three ways it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from edgeprec.config import GenerationConfig
+from edgeprec.controller import Controller
+from edgeprec.entropy import row_statistics
+from edgeprec.errors import EdgePrecError
+from edgeprec.precision import Plan, Precision
+from edgeprec.runtime.governing import PowerGuard
+from edgeprec.runtime.reply import FinishReason, Reply, RoundRecord, Stats, TokenEvent, TokenSource
+from edgeprec.runtime.rounds import Emitted, RoundDecoder
+from edgeprec.runtime.statistics import Tally
+from edgeprec.runtime.stop_text import TextStream
+
+__all__ = ["Generation", "Prompt"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The prompt's ids; the cache already holds FP16 entries of the first ``cached`` of them."""
+
+    tokens: tuple[int, ...]
+    cached: int = 0
+
+
+@dataclass(slots=True)
+class Generation:
+    """Iterate over it for ``TokenEvent``; afterwards ``reply`` is there. ``cancel`` ends it after the pass at work.
+
+    Leaving the loop early and never coming back counts as cancelling once ``reply`` is read.
+    """
+
+    prompt: Prompt
+    config: GenerationConfig
+    decoder: RoundDecoder
+    controller: Controller
+    text: TextStream
+    tally: Tally
+    window: AbstractContextManager[object]
+    power: PowerGuard
+    eos_token_ids: frozenset[int]
+    context_tokens: int
+    finish: Callable[[Generation], Stats]
+    clock: Callable[[], int] = time.monotonic_ns
+    events: list[TokenEvent] = field(default_factory=list)
+    history: list[int] = field(default_factory=list)
+    error: EdgePrecError | None = None
+    _reason: FinishReason | None = None
+    _is_cancelled: bool = False
+    _iterator: Iterator[TokenEvent] | None = None
+    _reply: Reply | None = None
+
+    def __iter__(self) -> Iterator[TokenEvent]:
+        return self
+
+    def __next__(self) -> TokenEvent:
+        if self._iterator is None:
+            self._iterator = self._run()
+        return next(self._iterator)
+
+    @property
+    def rounds(self) -> Sequence[RoundRecord]:
+        """Return the rounds so far."""
+        return self.tally.rounds
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether ``cancel`` was called."""
+        return self._is_cancelled
+
+    def cancel(self) -> None:
+        """End the generation; what was emitted stays, the reply says ``cancelled``."""
+        self._is_cancelled = True
+
+    @property
+    def reply(self) -> Reply:
+        """Return the whole reply. Read before the end, it cancels what is left."""
+        if self._reply is None:
+            self.cancel()
+            for _ in self:
+                pass
+        assert self._reply is not None
+        return self._reply
+
+    def _run(self) -> Iterator[TokenEvent]:
+        try:
+            with self.window:
+                yield from self._decode()
+                self.decoder.mark("idle")
+        finally:
+            self._settle()
+
+    def _decode(self) -> Iterator[TokenEvent]:
+        self.history = list(self.prompt.tokens)
+        if self._is_cancelled:
+            return
+        first = self._prefill()
+        self.tally.first_token_ns = self.clock()
+        yield from self._emit([first])
+        while self._reason is None and not self._is_cancelled:
+            outcome = self.decoder.run(self.history, room_tokens=self._room_tokens, bias=self.power.bias)
+            self.tally.rounds.append(outcome.record)
+            yield from self._emit(outcome.tokens, outcome.record)
+            self.power.after_round(outcome.record, mark=self.decoder.mark)
+
+    def _prefill(self) -> Emitted:
+        """Run the prompt in FP16, a few rows at a time, and choose the first token from its last row."""
+        self.decoder.mark("prefill")
+        tokens, engine = self.prompt.tokens, self.decoder.engine
+        plan = Plan.uniform(Precision.FP16, num_layers=engine.info.num_layers)
+        position = min(self.prompt.cached, len(tokens) - 1)
+        while True:
+            rows = tokens[position : position + engine.info.max_rows]
+            logits = engine.forward(rows, position=position, plan=plan).logits
+            position += len(rows)
+            if position == len(tokens):
+                break
+        statistics = row_statistics(logits[-1:])
+        entropy_bits = float(statistics.entropy_bits[0])
+        self.controller.observe_prefill(entropy_bits)
+        token = self.decoder.sampler.choose(
+            logits[-1], position=len(tokens), history=tokens, argmax=int(statistics.argmax[0])
+        )
+        return Emitted(token, entropy_bits, TokenSource.TARGET, 0)
+
+    def _emit(self, tokens: Sequence[Emitted], record: RoundRecord | None = None) -> Iterator[TokenEvent]:
+        """Add tokens to the text one by one until something ends the generation; the rest of a round is dropped."""
+        for emitted in tokens:
+            self.history.append(emitted.token)
+            piece = self._push(emitted.token)
+            event = TokenEvent(
+                index=len(self.events),
+                token=emitted.token,
+                text=piece,
+                entropy_bits=emitted.entropy_bits,
+                gear=self.controller.gear if record is None else record.gear,
+                source=emitted.source,
+                round=0 if record is None else record.round,
+                int4_layers=emitted.int4_layers,
+                time_ns=self.clock() - self.tally.start_ns,
+            )
+            self.events.append(event)
+            yield event
+            if self._reason is not None:
+                return
+
+    def _push(self, token: int) -> str:
+        """Take a token into the text, see whether it ends the generation, return what may be shown."""
+        if token in self.eos_token_ids and not self.config.ignore_eos:
+            self._reason = FinishReason.STOP
+            return self.text.flush()
+        piece = self.text.push(token)
+        if self.text.is_stopped:
+            self._reason = FinishReason.STOP
+        elif self._room_tokens <= 0:
+            self._reason = FinishReason.LENGTH
+            piece += self.text.flush()
+        return piece
+
+    @property
+    def _room_tokens(self) -> int:
+        """Return how many tokens may still be emitted."""
+        left = self.config.max_new_tokens - (len(self.history) - len(self.prompt.tokens))
+        return min(left, self.context_tokens - len(self.history))
+
+    def _settle(self) -> None:
+        """Build the reply from what there is, also after an error or an early end."""
+        self.tally.end_ns = self.clock()
+        if self._reason is None:
+            self._reason = FinishReason.CANCELLED
+            self.text.flush()
+        kept = self.events[: self.text.kept_tokens] if self.text.is_stopped else self.events
+        self.history = [*self.prompt.tokens, *(event.token for event in kept)]
+        self._reply = Reply(
+            text=self.text.text,
+            tokens=tuple(event.token for event in kept),
+            finish_reason=self._reason,
+            mode=self.config.mode,
+            stats=self.finish(self),
+            events=tuple(kept),
+        )

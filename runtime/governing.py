@@ -1,0 +1,44 @@
+"""A power budget at work: the measured total goes in, a bias for the controller and pauses come out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edgeprec.governor import Governor, PowerBias
+from edgeprec.runtime.reply import RoundRecord
+
+__all__ = ["PowerGuard"]
+
+
+@dataclass(slots=True)
+class PowerGuard:
+    """Feeds the governor after every round; without a budget it does nothing.
+
+    ``read_mw`` returns the measured total now, None while it is not known; then the bias stays as it is.
+    """
+
+    governor: Governor | None = None
+    read_mw: Callable[[], float | None] = lambda: None
+    clock: Callable[[], int] = time.monotonic_ns
+    wait: Callable[[float], object] = time.sleep
+    paused_ns: int = 0
+
+    @property
+    def bias(self) -> PowerBias:
+        """Return what to ask of the controller."""
+        return PowerBias() if self.governor is None else self.governor.bias
+
+    def after_round(self, record: RoundRecord, *, mark: Callable[[str], object]) -> None:
+        """Look at the power and pause as long as the budget asks; the pause is phase ``idle``."""
+        if self.governor is None:
+            return
+        power_mw = self.read_mw()
+        if power_mw is not None:
+            self.governor = self.governor.observed(power_mw, time_ns=self.clock())
+        pause_ns = self.governor.bias.pause_ns(record.draft_ns + record.verify_ns)
+        if pause_ns:
+            mark("idle")
+            self.wait(pause_ns * 1e-9)
+            self.paused_ns += pause_ns

@@ -1,0 +1,298 @@
+"""A loaded pair: takes prompts, gives generations, remembers what it learned and what its cache holds.
+
+A session belongs to one thread. A new generation cancels the one before it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from edgeprec.calibration import Calibration
+from edgeprec.config import DrafterKind, GenerationConfig, Mode, SamplingConfig, with_overrides
+from edgeprec.controller import Controller
+from edgeprec.devices.meter import Meter
+from edgeprec.errors import ConfigError
+from edgeprec.governor import Governor
+from edgeprec.runtime.drafter import Drafter, ModelDrafter, NgramDrafter, SelfDrafter
+from edgeprec.runtime.energy import NoWindow, energy_stats
+from edgeprec.runtime.engine import Engine, EngineInfo
+from edgeprec.runtime.generation import Generation, Prompt
+from edgeprec.runtime.governing import PowerGuard
+from edgeprec.runtime.passes import PassCounter, WeightBits
+from edgeprec.runtime.reply import EnergyStats, Reply, Stats
+from edgeprec.runtime.rounds import RoundDecoder
+from edgeprec.runtime.sampling import Sampler
+from edgeprec.runtime.statistics import Tally
+from edgeprec.runtime.stop_text import TextStream
+from edgeprec.runtime.tokenizer import Message, TextTokenizer
+from edgeprec.speculation import Learned
+
+__all__ = ["Session"]
+
+_DEFAULTS = GenerationConfig()
+
+
+class Session:
+    """Generates text with a target, its INT4 variant and, where there is one, a draft model.
+
+    ``meter`` None = energy is not measured, and ``meter_note`` says why. ``target_bits`` and ``draft_bits`` tell what
+    a weight costs to read.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        tokenizer: TextTokenizer,
+        target_bits: WeightBits,
+        calibration: Calibration | None = None,
+        draft_engine: Engine | None = None,
+        draft_bits: WeightBits | None = None,
+        meter: Meter | None = None,
+        meter_note: str | None = "no meter was given to this session",
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.calibration = calibration
+        self.meter = meter
+        self._engine = engine
+        self._draft_engine = draft_engine
+        self._target_bits = target_bits
+        self._draft_bits = draft_bits or target_bits
+        self._meter_note = meter_note
+        self._clock = clock
+        self._learned: dict[tuple[DrafterKind, Mode], Learned] = {}
+        self._cached: tuple[int, ...] = ()  # tokens whose cache entries FP16 wrote
+        self._draft_cached: tuple[int, ...] = ()
+        self._current: Generation | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def info(self) -> EngineInfo:
+        """Return the target engine's shapes and limits."""
+        return self._engine.info
+
+    def close(self) -> None:
+        """End a running generation and free both models; calling it twice is harmless."""
+        self._end_current()
+        self._engine.close()
+        if self._draft_engine is not None:
+            self._draft_engine.close()
+        if self.meter is not None:
+            self.meter.sensor.close()
+
+    def stream(
+        self,
+        prompt: str | Sequence[int] | Sequence[Message],
+        config: GenerationConfig | None = None,
+        *,
+        chat: bool = False,
+        **overrides: Any,
+    ) -> Generation:
+        """Begin a generation; iterate over it for tokens.
+
+        ``prompt`` is a text, token ids or chat messages; ``chat`` puts a text through the chat template as a user's
+        turn. ``overrides`` are fields of the configuration and its parts by name, such as ``temperature``.
+
+        Raises:
+            ConfigError: the prompt is empty or does not fit into the context, or a setting cannot be met here.
+        """
+        self._end_current()
+        chosen = with_overrides(config or _DEFAULTS, **overrides)
+        tokens = tuple(self._encode(prompt, chat=chat))
+        self._check(tokens, chosen)
+        self._current = self._begin(tokens, _seeded(chosen))
+        return self._current
+
+    def generate(
+        self,
+        prompt: str | Sequence[int] | Sequence[Message],
+        config: GenerationConfig | None = None,
+        *,
+        chat: bool = False,
+        **overrides: Any,
+    ) -> Reply:
+        """Generate to the end and return the reply; see ``stream``."""
+        generation = self.stream(prompt, config, chat=chat, **overrides)
+        for _ in generation:
+            pass
+        return generation.reply
+
+    def _end_current(self) -> None:
+        if self._current is not None:
+            _ = self._current.reply
+            self._current = None
+
+    def _encode(self, prompt: str | Sequence[int] | Sequence[Message], *, chat: bool) -> list[int]:
+        if isinstance(prompt, str):
+            if not prompt:
+                raise ConfigError("the prompt is empty: give at least one character")
+            return (
+                self.tokenizer.encode_chat([{"role": "user", "content": prompt}])
+                if chat
+                else self.tokenizer.encode(prompt)
+            )
+        messages = [item for item in prompt if not isinstance(item, int)]
+        if messages:
+            return self.tokenizer.encode_chat(messages)
+        return [item for item in prompt if isinstance(item, int)]
+
+    def _check(self, tokens: Sequence[int], config: GenerationConfig) -> None:
+        info = self.info
+        if not tokens:
+            raise ConfigError("the prompt is empty: give at least one token")
+        if len(tokens) >= info.context_tokens:
+            raise ConfigError(
+                f"the prompt has {len(tokens)} tokens, the context holds {info.context_tokens} and needs room for one "
+                "more: shorten the prompt or raise --context"
+            )
+        largest = max(tokens)
+        if min(tokens) < 0 or largest >= info.vocab_size:
+            raise ConfigError(f"the prompt holds token id {largest}, expected 0 to {info.vocab_size - 1}")
+        if config.drafting.three_level:
+            raise ConfigError("three-level drafting is not in this version: use --no-three-level")
+        if config.drafting.drafter is DrafterKind.MODEL and self._draft_engine is None:
+            raise ConfigError("drafter is 'model', this bundle has no draft model: export it with --draft, or use self")
+        if config.power_budget_w is not None and (self.meter is None or self.meter.sensor.total is None):
+            raise ConfigError(
+                f"a power budget needs a sensor with a known total, there is none: "
+                f"{self._meter_note or (self.meter and self.meter.sensor.total_note)}"
+            )
+
+    def _begin(self, tokens: tuple[int, ...], config: GenerationConfig) -> Generation:
+        kind = self._drafter_kind(config)
+        target, draft = PassCounter(self._target_bits), PassCounter(self._bits_of(kind))
+        sampler = Sampler(config.sampling, self.info.vocab_size)
+        controller = self._controller(config, kind)
+        window = NoWindow() if self.meter is None else self.meter.window("generation")
+        start_ns = self._clock()
+        decoder = RoundDecoder(
+            engine=self._engine,
+            drafter=self._drafter(kind, sampler, draft, tokens),
+            sampler=sampler,
+            controller=controller,
+            passes=target,
+            clock=self._clock,
+            mark=window.mark,
+            start_ns=start_ns,
+        )
+        generation = Generation(
+            prompt=Prompt(tokens, cached=_common_prefix(tokens, self._cached)),
+            config=config,
+            decoder=decoder,
+            controller=controller,
+            text=TextStream(self.tokenizer.decode, stop=config.stop, context=tokens[-6:]),
+            tally=Tally(prompt_tokens=len(tokens), target=target, draft=draft, start_ns=start_ns),
+            window=window,
+            power=self._power_guard(config),
+            eos_token_ids=self.tokenizer.eos_token_ids,
+            context_tokens=self.info.context_tokens,
+            finish=lambda ended: self._finish(ended, kind, window),
+            clock=self._clock,
+        )
+        decoder.is_cancelled = lambda: generation.is_cancelled
+        self._cached = self._cached[: generation.prompt.cached]
+        return generation
+
+    def _finish(self, ended: Generation, kind: DrafterKind, window: AbstractContextManager[object]) -> Stats:
+        """Keep what the generation taught and cached, and put its statistics together."""
+        mode = ended.config.mode
+        self._learned[kind, mode] = ended.controller.learned
+        self._remember_cache(ended)
+        energy, note = self._energy(ended, window)
+        return ended.tally.stats(
+            new_tokens=len(ended.events) if not ended.text.is_stopped else ended.text.kept_tokens,
+            fallbacks=(*self.info.fallbacks, *ended.controller.fallbacks),
+            energy=energy,
+            energy_note=note,
+            seed=ended.config.sampling.seed,
+            drafter=str(kind),
+            engine=self.info.name,
+        )
+
+    def _remember_cache(self, ended: Generation) -> None:
+        """Note for which tokens the caches hold entries that a later prompt may start from."""
+        text = tuple(ended.history)
+        is_fp16 = ended.config.mode not in (Mode.GATED, Mode.INT4)
+        written = len(text) - 1 if is_fp16 else len(ended.prompt.tokens)
+        self._cached = text[: min(written, len(text))] if ended.tally.first_token_ns is not None else ()
+        drafter = ended.decoder.drafter
+        if isinstance(drafter, ModelDrafter):
+            self._draft_cached = text[: min(drafter.cached, len(text))]
+
+    def _energy(
+        self, ended: Generation, window: AbstractContextManager[object]
+    ) -> tuple[EnergyStats | None, str | None]:
+        from edgeprec.devices.window import Window
+
+        if not isinstance(window, Window):
+            return None, self._meter_note
+        return energy_stats(window, new_tokens=len(ended.events))
+
+    def _controller(self, config: GenerationConfig, kind: DrafterKind) -> Controller:
+        return Controller(
+            mode=config.mode,
+            config=config.controller,
+            drafting=config.drafting,
+            calibration=self.calibration,
+            drafter=kind,
+            num_layers=self.info.num_layers,
+            draft_layers=None if self._draft_engine is None else self._draft_engine.info.num_layers,
+            learned=self._learned.get((kind, config.mode)),
+        )
+
+    def _drafter_kind(self, config: GenerationConfig) -> DrafterKind:
+        if config.mode not in (Mode.EXACT, Mode.BOUNDED):
+            return DrafterKind.NONE
+        if config.drafting.drafter is not DrafterKind.AUTO:
+            return config.drafting.drafter
+        return DrafterKind.SELF if self._draft_engine is None else DrafterKind.MODEL
+
+    def _drafter(
+        self, kind: DrafterKind, sampler: Sampler, passes: PassCounter, tokens: Sequence[int]
+    ) -> Drafter | None:
+        if kind is DrafterKind.SELF:
+            return SelfDrafter(self._engine, sampler, passes)
+        if kind is DrafterKind.MODEL:
+            assert self._draft_engine is not None
+            cached = min(_common_prefix(tokens, self._draft_cached), len(tokens) - 1)
+            return ModelDrafter(self._draft_engine, sampler, passes, cached=cached)
+        return NgramDrafter() if kind is DrafterKind.NGRAM else None
+
+    def _bits_of(self, kind: DrafterKind) -> WeightBits:
+        return self._draft_bits if kind is DrafterKind.MODEL else self._target_bits
+
+    def _power_guard(self, config: GenerationConfig) -> PowerGuard:
+        if config.power_budget_w is None or self.meter is None:
+            return PowerGuard()
+        lag_ms = self.meter.sensor.lag_ms
+        governor = Governor(budget_mw=config.power_budget_w * 1e3)
+        if lag_ms is not None:
+            governor = replace(governor, lag_ns=round(lag_ms * 1e6))
+        return PowerGuard(governor=governor, read_mw=self.meter.latest_total_mw, clock=self._clock)
+
+
+def _seeded(config: GenerationConfig) -> GenerationConfig:
+    """Draw a seed where sampling needs one and none was given; it is reported in the reply."""
+    if config.sampling.temperature == 0.0 or config.sampling.seed is not None:
+        return config
+    sampling: SamplingConfig = replace(config.sampling, seed=secrets.randbits(32))
+    return replace(config, sampling=sampling)
+
+
+def _common_prefix(tokens: Sequence[int], cached: Sequence[int]) -> int:
+    pairs = zip(tokens, cached, strict=False)
+    return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(tokens), len(cached)))
