@@ -14,7 +14,7 @@ from edgeprec.devices.visible_gpus import GpuIdentity
 __all__ = ["GpuPower", "Metric", "probe_gpu"]
 
 _FIELD_POWER_INSTANT = 186
-_COUNTER_STEP_MS = 100.0
+_STEP_MS = 100.0
 _MEAN_LAG_MS = 500.0  # the mean of the last second trails by half of it
 
 
@@ -55,7 +55,7 @@ class GpuPower:
             id=self.id,
             label=self.identity.name if note is None else f"{self.identity.name} ({note})",
             quantity=quantity,
-            step_ms=_COUNTER_STEP_MS if quantity is Quantity.ENERGY else None,
+            step_ms=_STEP_MS,
             note=what,
         )
 

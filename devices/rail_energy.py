@@ -32,14 +32,12 @@ class Timing:
         return _GAP_PERIODS * self.period_ns
 
     def step_ns(self, rail: Rail) -> int:
-        """Return the time between two steps of a counter."""
+        """Return the time between two steps of a counter, or two new values of power."""
         return self.sensor_period_ns if rail.step_ms is None else max(1, round(rail.step_ms * 1e6))
 
     def edge_ns(self, rail: Rail) -> int:
         """Return how far the edge of a span may be off: a period of reading, or the counter's step where longer."""
-        if rail.quantity is Quantity.ENERGY:
-            return max(self.period_ns, self.step_ns(rail))
-        return max(self.period_ns, self.sensor_period_ns)
+        return max(self.period_ns, self.step_ns(rail))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ class Rail:
     quantity: Quantity = Quantity.POWER
     parent: str | None = None  # id of the rail whose figure already contains this one
     step: float | None = None  # resolution: mW of one current step, or mJ of one counter step
-    step_ms: float | None = None  # time between two steps of a counter, where it differs from the sensor's period
+    step_ms: float | None = None  # time between two new values, where it differs from the sensor's period
     note: str | None = None
 
 
