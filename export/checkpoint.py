@@ -176,8 +176,11 @@ def _open_folder(path: Path) -> Checkpoint:
 
 
 def _open_file(path: Path) -> Checkpoint:
-    with path.open("rb") as file:
-        magic = file.read(len(_GGUF_MAGIC))
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_GGUF_MAGIC))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     if magic != _GGUF_MAGIC:
         raise ConfigError(
             f"{path} is not a checkpoint: it begins with {magic!r}, expected {_GGUF_MAGIC!r}; "

@@ -44,7 +44,7 @@ def byte_bpe_parts(vocab: GgufVocab) -> dict[str, Any]:
         ConfigError: the way text is split is not known, or the vocabulary is damaged.
     """
     pre = vocab.get("pre", "default")
-    if pre not in PRE_TOKENIZERS:
+    if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
         known = ", ".join(PRE_TOKENIZERS)
         raise ConfigError(f"{vocab.origin} splits text as {pre!r}, which is not supported, expected one of: {known}")
     byte_level = {

@@ -54,7 +54,7 @@ def context_tokens(file: GgufFile) -> int:
 
 def _family(file: GgufFile) -> str:
     named = file.metadata.get("general.architecture")
-    if named not in GGUF_ARCHITECTURES:
+    if not isinstance(named, str) or named not in GGUF_ARCHITECTURES:
         supported = ", ".join(GGUF_ARCHITECTURES)
         raise ConfigError(f"{file.path}: architecture {named!r} is not supported, expected one of: {supported}")
     return GGUF_ARCHITECTURES[named]
@@ -70,7 +70,7 @@ def _arch_values(file: GgufFile) -> JsonObject:
 
 
 def _refuse_unsupported(file: GgufFile, raw: JsonObject) -> None:
-    parts = file.metadata.get("split.count", 1)
+    parts = JsonObject(file.metadata, origin=str(file.path)).integer("split.count", 1)
     if parts > 1:
         raise ConfigError(
             f"{file.path} is one of {parts} split files, expected a single one: merge them with gguf-split"
@@ -98,7 +98,7 @@ def _per_model(raw: JsonObject, key: str, default: int | None = None) -> int:
         return raw.integer(key, default)
     if len(set(value)) != 1:
         raise ConfigError(f"{raw.origin}: {key} differs from layer to layer, which is not supported")
-    return int(value[0])
+    return JsonObject({key: value[0]}, origin=raw.origin).integer(key)
 
 
 def _vocab_size(file: GgufFile) -> int:

@@ -24,7 +24,7 @@ def sentencepiece_parts(vocab: GgufVocab) -> dict[str, Any]:
         ConfigError: the vocabulary is damaged.
     """
     has_prefix = bool(vocab.get("add_space_prefix", True))
-    unknown = vocab.token_id("unknown_token_id") or 0
+    unknown = vocab.token(vocab.token_id("unknown_token_id") or 0)
     normalizers = [{"type": "Prepend", "prepend": _SPACE}, _REPLACE] if has_prefix else [_REPLACE]
     decoders: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "},
@@ -40,7 +40,7 @@ def sentencepiece_parts(vocab: GgufVocab) -> dict[str, Any]:
         "model": {
             "type": "BPE",
             "dropout": None,
-            "unk_token": vocab.tokens()[unknown],
+            "unk_token": unknown,
             "continuing_subword_prefix": None,
             "end_of_word_suffix": None,
             "fuse_unk": True,

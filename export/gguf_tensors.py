@@ -34,6 +34,8 @@ class GgufTensors:
         self._pairs_head_dim = rotary_pairs_head_dim
         for info in file.tensors.values():
             self._check_extent(info)
+        for info in {info.type_id: info for info in file.tensors.values()}.values():
+            _check_type(info)
 
     @property
     def origin(self) -> str:
@@ -73,10 +75,7 @@ class GgufTensors:
                 raise ConfigError(f"{self.origin} ended inside tensor {info.name}: fetch this file again")
         if kind == GGMLQuantizationType.F16:
             return raw.view(np.float16)
-        try:
-            values: npt.NDArray[np.float32] = dequantize(raw, kind)
-        except NotImplementedError as error:
-            raise ConfigError(f"tensor {info.name} is {kind.name}, which the package gguf cannot dequantize") from error
+        values: npt.NDArray[np.float32] = dequantize(raw, kind)
         return values
 
     def _check_extent(self, info: GgufTensorInfo) -> None:
@@ -96,6 +95,18 @@ def _kind(info: GgufTensorInfo) -> GGMLQuantizationType:
     except ValueError as error:
         raise ConfigError(
             f"tensor {info.name} has the GGML type {info.type_id}, which the package gguf does not know: upgrade it"
+        ) from error
+
+
+def _check_type(info: GgufTensorInfo) -> None:
+    """Try the package on one block: it has no list of the types it can undo."""
+    kind = _kind(info)
+    try:
+        dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+    except NotImplementedError as error:
+        raise ConfigError(
+            f"tensor {info.name} is {kind.name}, which the package gguf cannot dequantize: "
+            "use a file of another quantization"
         ) from error
 
 

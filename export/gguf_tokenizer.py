@@ -31,7 +31,7 @@ def read_gguf_tokenizer(file: GgufFile, config: ModelConfig) -> tuple[TokenizerF
     """
     vocab = GgufVocab(file)
     kind = vocab.get("model")
-    if kind not in _MODELS:
+    if not isinstance(kind, str) or kind not in _MODELS:
         known = ", ".join(_MODELS)
         raise ConfigError(f"{vocab.origin} is of model {kind!r}, which is not supported, expected one of: {known}")
     special = _special_tokens(vocab)
@@ -81,10 +81,7 @@ def _tokenizer_json(vocab: GgufVocab, parts: dict[str, Any], special: SpecialTok
 def _post_processor(vocab: GgufVocab, special: SpecialTokens) -> dict[str, Any] | None:
     if not special.add_bos or special.bos_token_id is None:
         return None
-    tokens = vocab.tokens()
-    if special.bos_token_id >= len(tokens):
-        raise ConfigError(f"{vocab.origin} begins texts with id {special.bos_token_id}, but has {len(tokens)} tokens")
-    bos = tokens[special.bos_token_id]
+    bos = vocab.token(special.bos_token_id)
     begin = {"SpecialToken": {"id": bos, "type_id": 0}}
     first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in ("A", "B"))
     return {

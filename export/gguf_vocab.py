@@ -47,7 +47,14 @@ class GgufVocab:
 
     def tokens(self) -> list[str]:
         """Return the text of every id."""
-        return self._list("tokens")
+        return self._strings("tokens")
+
+    def token(self, index: int) -> str:
+        """Return the text of one id that the metadata names."""
+        tokens = self.tokens()
+        if index >= len(tokens):
+            raise ConfigError(f"{self.origin} names the special token {index}, but has {len(tokens)} tokens")
+        return tokens[index]
 
     def kinds(self) -> list[int]:
         """Return the kind of every id; a file without kinds has normal tokens only."""
@@ -59,7 +66,7 @@ class GgufVocab:
 
     def merges(self) -> list[list[str]]:
         """Return the byte-pair merges, best first, as pairs."""
-        pairs = [merge.split(" ") for merge in self._list("merges")]
+        pairs = [merge.split(" ") for merge in self._strings("merges")]
         bad = next((pair for pair in pairs if len(pair) != 2), None)
         if bad is not None:
             raise ConfigError(f"{self.origin}: merge {' '.join(bad)!r} has {len(bad)} parts, expected 2")
@@ -100,11 +107,19 @@ class GgufVocab:
             raise ConfigError(f"{self.file.path} has no {_PREFIX}{key}: a GGUF file with its tokenizer is needed")
         return value
 
+    def _strings(self, key: str) -> list[str]:
+        values = self._list(key)
+        if not isinstance(values[0], str):  # the entries of a GGUF array are of one type
+            raise ConfigError(f"{self.file.path}: {_PREFIX}{key} holds {values[0]!r}, expected strings")
+        return values
+
     def _column(self, key: str, *, default: Any) -> list[Any]:
         length = len(self.tokens())
         if default is not None and self.get(key) is None:
             return [default] * length
         values = self._list(key)
+        if isinstance(values[0], str):
+            raise ConfigError(f"{self.file.path}: {_PREFIX}{key} holds {values[0]!r}, expected numbers")
         if len(values) != length:
             raise ConfigError(f"{self.file.path}: {_PREFIX}{key} has {len(values)} entries, expected {length}")
         return values

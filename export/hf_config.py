@@ -25,6 +25,7 @@ _QWEN3_HEAD_DIM = 128  # Qwen3's class does not derive it from the width
 _SWITCHES = {
     "mlp_bias": "a bias in its feed-forward layers",
     "attention_bias": "a bias in its attention output",
+    "rope_interleaved": "an interleaved rotary embedding",
     "attn_output_gate": "a gate on its attention output",
 }
 
@@ -74,20 +75,20 @@ def _window_tokens(raw: JsonObject) -> int | None:
 def _has_windowed_layers(raw: JsonObject) -> bool:
     if not raw.get("use_sliding_window", False):
         return False
-    kinds = raw.get("layer_types")
-    if kinds is not None:
-        return "sliding_attention" in kinds
+    if raw.get("layer_types") is not None:
+        return "sliding_attention" in raw.strings("layer_types")
     return raw.integer("max_window_layers", _QWEN_FULL_LAYERS) < raw.integer("num_hidden_layers")
 
 
 def _family(raw: JsonObject) -> str:
-    named = raw.get("architectures") or [f"model_type {raw.get('model_type')}"]
-    by_type = {family: family for family in ARCHITECTURES.values()}
-    family = ARCHITECTURES.get(named[0]) if raw.get("architectures") else by_type.get(raw.get("model_type", ""))
-    if family is None:
-        supported = ", ".join(ARCHITECTURES)
-        raise ConfigError(f"{raw.origin}: architecture {named[0]} is not supported, expected one of: {supported}")
-    return family
+    named = raw.strings("architectures")
+    model_type = str(raw.get("model_type"))
+    if named and named[0] in ARCHITECTURES:
+        return ARCHITECTURES[named[0]]
+    if not named and model_type in ARCHITECTURES.values():
+        return model_type
+    got, supported = named[0] if named else f"of model_type {model_type}", ", ".join(ARCHITECTURES)
+    raise ConfigError(f"{raw.origin}: architecture {got} is not supported, expected one of: {supported}")
 
 
 def _refuse_unsupported(raw: JsonObject) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from edgeprec.architecture import ModelConfig
 from edgeprec.errors import ConfigError
-from edgeprec.export.json_object import JsonObject, read_json_object
+from edgeprec.export.json_object import JsonObject, read_json_object, read_text_file
 from edgeprec.export.tokenizer_files import SpecialTokens, TokenizerFiles, build_tokenizer_files, parse_tokenizer
 
 __all__ = ["TOKENIZER_FILES", "read_hf_tokenizer"]
@@ -56,10 +56,11 @@ def _optional(path: Path) -> JsonObject:
 def _chat_template(folder: Path, settings: JsonObject) -> str | None:
     path = folder / "chat_template.jinja"
     if path.exists():
-        return path.read_text(encoding="utf-8")
+        return read_text_file(path)
     template = settings.get("chat_template")
     if isinstance(template, list):  # several, by name
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
     return template if isinstance(template, str) else None
 
 

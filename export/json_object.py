@@ -9,7 +9,7 @@ from typing import Any
 
 from edgeprec.errors import ConfigError
 
-__all__ = ["JsonObject", "read_json_object"]
+__all__ = ["JsonObject", "read_json_object", "read_text_file"]
 
 
 class JsonObject:
@@ -48,6 +48,17 @@ class JsonObject:
             raise ConfigError(f"{self.origin}: {key} is {value!r}, expected a number")
         return float(value)
 
+    def strings(self, key: str) -> tuple[str, ...]:
+        """Return a list of strings; an absent key is an empty one.
+
+        Raises:
+            ConfigError: the key holds something else.
+        """
+        value = self.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+            raise ConfigError(f"{self.origin}: {key} is {value!r}, expected a list of strings")
+        return tuple(value)
+
     def child(self, key: str) -> JsonObject | None:
         """Return the object under ``key``, or None where there is none.
 
@@ -75,11 +86,23 @@ def read_json_object(path: Path) -> JsonObject:
         ConfigError: the file is missing, unreadable, not UTF-8, not JSON, or holds no object.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        value = json.loads(read_text_file(path))
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON ({error}), expected an object: fetch the checkpoint again") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{path} holds a JSON {type(value).__name__}, expected an object")
     return JsonObject(value, origin=str(path))
+
+
+def read_text_file(path: Path) -> str:
+    """Return the text of a UTF-8 file.
+
+    Raises:
+        ConfigError: the file is missing, unreadable or not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error

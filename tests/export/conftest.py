@@ -44,6 +44,12 @@ def gguf_files() -> ModuleType:
     return load_factory("gguf_files")
 
 
+@pytest.fixture(scope="session")
+def bundles() -> ModuleType:
+    """Return the factory of tiny bundles."""
+    return load_factory("bundles")
+
+
 @pytest.fixture
 def weights_of(checkpoints: ModuleType) -> Callable[[Any], dict[str, Any]]:
     """Return a function that gives all tensors of a CheckpointSpec by Hugging Face name, in float32."""

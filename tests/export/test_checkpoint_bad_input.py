@@ -71,7 +71,7 @@ def test_not_a_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("{", ("not JSON",)), ("[]", ("list", "object")), ("\xff", ("not JSON",)), ("{}", ("architecture",))],
+    [("{", ("not JSON",)), ("[]", ("list", "object")), ("\xff", ("not UTF-8",)), ("{}", ("architecture",))],
 )
 def test_config_that_is_none(folder: Path, text: str, words: tuple[str, ...]) -> None:
     """config.json must be UTF-8, JSON, an object and complete."""

@@ -121,6 +121,37 @@ def test_quantized_types(
     assert error.max() < tolerance, f"max {error.max():.2e}, mean {error.mean():.2e}"
 
 
+@pytest.mark.parametrize(("quantization", "scale_bytes"), [("Q4_K", (0, 2)), ("Q6_K", (208,)), ("Q2_K", (80, 82))])
+def test_types_with_blocks_of_256(
+    checkpoints: ModuleType,
+    make_gguf: Callable[..., Path],
+    tmp_path: Path,
+    quantization: str,
+    scale_bytes: tuple[int, ...],
+) -> None:
+    """The K types, which the package can undo but not make, are read from raw blocks in the order of rows."""
+    kind = gguf.GGMLQuantizationType[quantization]
+    block_values, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    raw = np.random.default_rng(1).integers(0, 256, (64, 512 // block_values, block_bytes), np.uint8)
+    for at in scale_bytes:  # a scale of random bits could be infinite
+        raw[..., at : at + 2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
+    raw = raw.reshape(64, -1)
+    spec = spec_of(checkpoints, "llama", intermediate_size=512)
+    path = make_gguf(tmp_path / "m.gguf", spec, raw_tensors={"blk.1.ffn_down.weight": (raw, quantization)})
+    got = open_checkpoint(str(path)).linear(1, "down")
+    assert np.abs(got).max() > 0.0
+    np.testing.assert_array_equal(got, gguf.quants.dequantize(raw, kind).T)
+
+
+def test_type_that_cannot_be_undone(checkpoints: ModuleType, make_gguf: Callable[..., Path], tmp_path: Path) -> None:
+    """A storage type the package does not dequantize is named with the tensor."""
+    raw = np.zeros((64, 96 // 32 * gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType.Q8_1][1]), np.uint8)
+    spec = spec_of(checkpoints, "llama")
+    path = make_gguf(tmp_path / "m.gguf", spec, raw_tensors={"blk.1.ffn_down.weight": (raw, "Q8_1")})
+    with pytest.raises(ConfigError, match=r"blk\.1\.ffn_down\.weight is Q8_1"):
+        open_checkpoint(str(path))
+
+
 def test_embedding_in_blocks_of_rows(
     checkpoints: ModuleType, make_gguf: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +260,12 @@ def test_window_and_per_layer_counts(checkpoints: ModuleType, make_gguf: Callabl
         ({"llama.attention.head_count_kv": [1, 2]}, ["head_count_kv", "layer to layer"]),
         ({"llama.attention.head_count_kv": 4}, ["blk.0.attn_k.weight", "[32, 64]", "[64, 64]"]),
         ({"llama.block_count": 3}, ["no tensor blk.2."]),
+        ({"split.count": "many"}, ["split.count", "whole number"]),
+        ({"llama.embedding_length": "wide"}, ["embedding_length", "whole number"]),
+        ({"tokenizer.ggml.tokens": [1, 2]}, ["tokenizer.ggml.tokens", "expected strings"]),
+        ({"tokenizer.ggml.token_type": ["a"]}, ["token_type", "expected numbers"]),
+        ({"tokenizer.ggml.merges": [1]}, ["merges", "expected strings"]),
+        ({"tokenizer.ggml.model": ["gpt2"]}, ["model ['gpt2']"]),
         ({"split.count": 4}, ["one of 4 split files"]),
         ({"tokenizer.ggml.model": None}, ["tokenizer", "None", "gpt2, llama"]),
         ({"tokenizer.ggml.model": "t5"}, ["'t5'", "gpt2, llama"]),

@@ -199,6 +199,16 @@ def test_sentencepiece_specials(open_with: Callable[..., Checkpoint], gguf_files
     assert tokenizer_of(plain).encode("a", add_special_tokens=False).tokens == ["a"]
 
 
+@pytest.mark.parametrize("key", ["unknown_token_id", "bos_token_id"])
+def test_special_ids_beyond_the_vocabulary(
+    open_with: Callable[..., Checkpoint], gguf_files: ModuleType, key: str
+) -> None:
+    """A special id without a token is refused with both numbers."""
+    metadata = gguf_files.sentencepiece_metadata(SCORES) | {f"tokenizer.ggml.{key}": 300}
+    with pytest.raises(ConfigError, match=r"300, but has 286 tokens"):
+        open_with(tokenizer=metadata)
+
+
 def test_file_is_deterministic(open_with: Callable[..., Checkpoint]) -> None:
     """The same metadata gives the same bytes, valid JSON in UTF-8."""
     first, second = open_with().tokenizer.tokenizer_json, open_with().tokenizer.tokenizer_json

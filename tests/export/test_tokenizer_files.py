@@ -143,6 +143,21 @@ def test_template_renders_and_tokenizes(folder: Path) -> None:
     assert ids.count(2) == 1
 
 
+@pytest.mark.parametrize("entries", [[], ["plain"], [{"name": "tools", "template": "T"}], [{}]])
+def test_named_templates_without_a_default(folder: Path, entries: list[Any]) -> None:
+    """A list of templates without a default one counts as no template."""
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    rewrite(folder / "tokenizer_config.json", chat_template=entries)
+    assert files_of(folder).chat_template is None
+
+
+def test_template_that_is_no_text(folder: Path) -> None:
+    """A template file of another encoding is refused by name."""
+    (folder / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"chat_template\.jinja is not UTF-8"):
+        files_of(folder)
+
+
 def test_settings_that_are_not_json(folder: Path) -> None:
     """A damaged settings file is named rather than ignored."""
     (folder / "tokenizer_config.json").write_text("{")

@@ -43,11 +43,13 @@ def make_gguf(
     tokenizer: Mapping[str, Any],
     metadata: Mapping[str, Any] | None = None,
     tensors: Mapping[str, npt.NDArray[Any] | None] | None = None,
+    raw_tensors: Mapping[str, tuple[npt.NDArray[np.uint8], str]] | None = None,
 ) -> Path:
     """Write a file and return its path.
 
     ``spec`` is a CheckpointSpec and ``weights`` its tensors by Hugging Face name. ``tokenizer`` and ``metadata`` are
     metadata keys; a value None drops the key. ``tensors`` replaces, adds or (None) drops tensors by GGUF name.
+    ``raw_tensors`` replaces some by stored bytes [rows, row_bytes] of a type.
     """
     arch = "llama" if spec.family == "mistral" else spec.family
     writer = gguf.GGUFWriter(path, arch)
@@ -56,6 +58,9 @@ def make_gguf(
     values = {gguf_name(name): _converted(name, array, spec, arch) for name, array in weights.items()} | dict(
         tensors or {}
     )
+    for name, (raw, kind) in (raw_tensors or {}).items():
+        writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType[kind])
+        values[name] = None
     for name, array in values.items():
         if array is not None:
             _add_tensor(writer, name, array, quantization if array.ndim > 1 else "F32")
