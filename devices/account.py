@@ -173,7 +173,9 @@ class Account:
 
     def _notes(self, measured: Sequence[tuple[Rail, RailEnergy]], spans: Sequence[Span]) -> list[str]:
         about = self._about
-        notes = [about.total_note, about.idle_note]
+        total = about.total
+        assumption = f"the total is assumed: {total.evidence}" if total is not None and total.is_assumed else None
+        notes = [about.total_note or assumption, about.idle_note]
         if about.ended_ns is not None and about.ended_ns < spans[-1].end_ns:
             after_s = max(0, about.ended_ns - self._window.start_ns) / 1e9
             notes.append(f"the sensor ended {after_s:.1f} s into the window: {about.ended_note}")

@@ -58,7 +58,7 @@ def rail_notes(
         )
     if energy.negatives:
         notes.append(f"{_count(energy.negatives, 'sample')} of {rail.label} below zero, kept")
-    inside = [s for s in samples if any(span.start_ns <= s.time_ns <= span.end_ns for span in spans[:1])]
+    inside = [s for s in samples if spans[0].start_ns <= s.time_ns <= spans[-1].end_ns]
     for reason, count in refusals(rail, inside).most_common(1):
         notes.append(f"{rail.label} failed {_count(count, 'time')}: {reason}")
     return notes

@@ -7,6 +7,7 @@ import math
 import runpy
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -297,6 +298,37 @@ def test_nested_windows_share_the_samples() -> None:
     assert outer.reading.joules == pytest.approx(100.0, rel=0.01)
     assert len(bench.samplers) == 1
     assert len(outer.samples) > len(inner.samples) > 50
+
+
+def test_overlapping_windows() -> None:
+    """Windows of two requests may overlap without nesting: each has the joules of its own time."""
+    bench = fake.Bench(lambda ns: {"r1": 10_000.0})
+    first, second = bench.meter.window("first"), bench.meter.window("second")
+    with ExitStack() as later:
+        with first:
+            bench.run(2.0)
+            later.enter_context(second)
+            bench.run(1.0)
+        bench.run(4.0)
+    assert first.reading.joules == pytest.approx(30.0)
+    assert second.reading.joules == pytest.approx(50.0)
+    assert not bench.samplers[-1].is_running
+
+
+def test_a_window_of_no_duration_is_none() -> None:
+    """A window that took no time is too short, not an error."""
+    bench = fake.Bench(constant(r1=10_000.0))
+    with bench.meter.window("nothing") as window:
+        pass
+    assert window.reading is None
+    assert "too short" in window.note
+
+
+def test_an_assumed_total_says_so() -> None:
+    """A total that is only assumed carries its evidence in the note."""
+    total = Total(rail_ids=("r1",), scope=Scope.BOARD_INPUT, evidence="VIN is the only input", is_assumed=True)
+    note = measure(fake.Bench(constant(r1=1.0), total=total), 1.0).note
+    assert note == "the total is assumed: VIN is the only input"
 
 
 def test_sampling_runs_only_inside_windows_or_the_meter() -> None:
