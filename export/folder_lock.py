@@ -38,9 +38,9 @@ class FolderLock:
                 f"another export (process {holder or 'unknown'}) is writing into {self._path.parent}: "
                 "wait for it or choose another folder with -o"
             ) from error
+        self._descriptor = descriptor
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        self._descriptor = descriptor
 
     def release(self) -> None:
         """Give the lock back; calling it twice is harmless."""
