@@ -95,7 +95,8 @@ class SamplingConfig:
 class ControllerConfig:
     """The entropy controller. Thresholds in bits; None takes the bundle's calibrated value.
 
-    ``middle_gears`` plans lie between all INT4 and all FP16.
+    A theta_high of None also follows the costs measured on the device while drafting. ``middle_gears`` plans lie
+    between all INT4 and all FP16.
     """
 
     window: int = 3

@@ -32,6 +32,7 @@ from edgeprec.governor import PowerBias
 from edgeprec.precision import Plan, Precision
 from edgeprec.speculation import CapPlan, Learned, RoundResult, Speculation
 from edgeprec.stop_rules import StopReason, adaedl_stops, svip_stops
+from edgeprec.thresholds import entropy_rates, highest_paying_bits
 
 __all__ = ["Controller", "Decision", "DraftVerdict", "Verification"]
 
@@ -132,6 +133,9 @@ class Controller:
         self._drafter = drafter
         self._grid = _drafter_grid(calibration, drafter)
         self._band = _band(config, calibration)
+        self._moves_theta_high = config.theta_high_bits is None and self._grid is not None
+        self._rates = () if self._grid is None else entropy_rates(self._grid)
+        self._theta_low_bits = self._band.theta_low_bits
         self._has_default_band = calibration is None and None in (config.theta_low_bits, config.theta_high_bits)
         order = None if calibration is None else calibration.layer_order
         self._plans = ladder(num_layers=num_layers, middle_gears=config.middle_gears, order=order)
@@ -246,7 +250,18 @@ class Controller:
         self._speculation, plan = self._speculation.planned(
             rung=draft_rung, energy_exponent=exponent, is_guarded=bias.strength == 0.0
         )
+        self._follow_costs()
         return plan
+
+    def _follow_costs(self) -> None:
+        """Move theta_high, unless it was set by hand, to where drafting stops paying with this device's costs."""
+        if not self._moves_theta_high or self._speculation.choice.rounds != 1:
+            return
+        costs = self._speculation.step_costs
+        if costs is not None:
+            high = highest_paying_bits(self._rates, costs)
+            low = min(self._theta_low_bits, high)
+            self._band = replace(self._band, theta_low_bits=low, theta_high_bits=high)
 
     def _plan(self, rung: int, draft_rung: int, *, is_verified: bool) -> Plan | None:
         if self._mode is Mode.INT4:

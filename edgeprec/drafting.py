@@ -87,14 +87,19 @@ class CapChoice:
     rounds: int = 0
     is_decided: bool = False
 
-    def next_round(self, problem: CapProblem, *, largest: int) -> CapChoice:
-        """Return the choice for the coming round."""
-        if problem.seconds.draft_samples(problem.rung) < LEAST_DRAFTS:
-            return self
-        if self.is_decided and self.rounds < DECIDE_EVERY_ROUNDS:
-            return replace(self, rounds=self.rounds + 1)
+    @property
+    def is_due(self) -> bool:
+        """Whether the cap is to be looked at before the coming round."""
+        return not self.is_decided or self.rounds >= DECIDE_EVERY_ROUNDS
+
+    def aged(self) -> CapChoice:
+        """Return the choice one round later, unchanged."""
+        return replace(self, rounds=self.rounds + 1)
+
+    def decided(self, problem: CapProblem, *, largest: int) -> CapChoice:
+        """Return the choice for the coming 8 rounds; undecided as long as too few drafts were timed."""
         scores = problem.scores(largest)
-        if scores is None:
+        if scores is None or problem.seconds.draft_samples(problem.rung) < LEAST_DRAFTS:
             return self
         best = max(range(len(scores)), key=scores.__getitem__)
         is_better = self.cap > largest or scores[best] > LEAST_GAIN * scores[self.cap]

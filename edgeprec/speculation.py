@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from edgeprec.acceptance import AcceptanceTable, DraftProfile
-from edgeprec.calibration import AgreementGrid
+from edgeprec.calibration import AgreementGrid, StepCosts
 from edgeprec.costs import CostModel
 from edgeprec.drafting import CapChoice, CapProblem, survival_floor
 from edgeprec.guard import Guard
@@ -101,9 +101,36 @@ class Speculation:
         guarded = replace(chosen, guarded_rounds=chosen.guarded_rounds + 1)
         return guarded, CapPlan(cap=0, reason=StopReason.GUARD)
 
+    @property
+    def step_costs(self) -> StepCosts | None:
+        """Return the costs theta_high depends on, as measured here; None until the cap was decided from them."""
+        seconds = self.learned.seconds
+        plain, longest, step = seconds.round_cost(0), seconds.verify.cost(self.largest_cap + 1), seconds.draft_step()
+        if not self.choice.is_decided or plain is None or longest is None or step is None:
+            return None
+        return StepCosts(draft_step=step, verify_row=(longest - plain) / self.largest_cap, plain_step=plain)
+
     def _chosen(self, rung: int, energy_exponent: float) -> Speculation:
+        if not self.choice.is_due:
+            return replace(self, choice=self.choice.aged())
+        problem = self._problem(rung, energy_exponent)
+        choice = self.choice.decided(problem, largest=self.largest_cap)
+        speed = replace(problem, energy_exponent=0.0)
+        plain, chosen = speed.score(0), speed.score(choice.cap)
+        if not choice.is_decided or plain is None or chosen is None:
+            return replace(self, choice=choice)
+        floor = survival_floor(
+            self.learned.seconds,
+            cap=self.largest_cap,
+            rate=self.learned.table.mean_rate,
+            tokens_per_cost=max(plain, chosen),
+            rung=rung,
+        )
+        return replace(self, choice=choice, gain=chosen / plain, floor=floor)
+
+    def _problem(self, rung: int, energy_exponent: float) -> CapProblem:
         learned = self.learned
-        problem = CapProblem(
+        return CapProblem(
             acceptance=learned.profile.acceptance(learned.table.mean_rate),
             reach=learned.profile.reach(),
             seconds=learned.seconds,
@@ -111,21 +138,6 @@ class Speculation:
             rung=rung,
             energy_exponent=energy_exponent,
         )
-        choice = self.choice.next_round(problem, largest=self.largest_cap)
-        if choice.rounds != 1:
-            return replace(self, choice=choice)
-        speed = replace(problem, energy_exponent=0.0)
-        plain, chosen = speed.score(0), speed.score(choice.cap)
-        if plain is None or chosen is None:
-            return replace(self, choice=choice)
-        floor = survival_floor(
-            learned.seconds,
-            cap=self.largest_cap,
-            rate=learned.table.mean_rate,
-            tokens_per_cost=max(plain, chosen),
-            rung=rung,
-        )
-        return replace(self, choice=choice, gain=chosen / plain, floor=floor)
 
     def after_round(self, result: RoundResult, *, energy_exponent: float) -> Speculation:
         """Return the state after a verified round."""

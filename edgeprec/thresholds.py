@@ -30,6 +30,7 @@ __all__ = [
     "cell_rates",
     "entropy_rates",
     "find_thresholds",
+    "highest_paying_bits",
 ]
 
 LOW_AGREEMENT = 0.99
@@ -84,8 +85,13 @@ def find_thresholds(int4: AgreementGrid, *, draft: AgreementGrid | None = None, 
     theta_low, theta_low comes down to theta_high.
     """
     low = _upper_edge(entropy_rates(int4), LOW_AGREEMENT)
-    high = _upper_edge(entropy_rates(int4 if draft is None else draft), costs.break_even_acceptance)
+    high = highest_paying_bits(entropy_rates(int4 if draft is None else draft), costs)
     return Thresholds(min(low, high), high)
+
+
+def highest_paying_bits(rates: Sequence[float], costs: StepCosts) -> float:
+    """Return theta_high for a drafter's rates by entropy bin (see ``entropy_rates``)."""
+    return _upper_edge(rates, costs.break_even_acceptance)
 
 
 def _upper_edge(rates: Sequence[float], least: float) -> float:
