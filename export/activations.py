@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from edgeprec.architecture import LINEARS, LinearName, ModelConfig
 from edgeprec.errors import MissingDependency
-from edgeprec.export.input_statistics import InputStatistics, SecondMoments
 from edgeprec.export.layer_graph import build_layer_graph
+from edgeprec.export.quantize_statistics import InputStatistics, SecondMoments
 
 __all__ = ["ActivationStream"]
 

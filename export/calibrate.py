@@ -8,6 +8,7 @@ gives the same bytes, and costs are the running device's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from edgeprec.export.progress import Progress, ProgressEvent
 from edgeprec.precision import Plan, Precision
 from edgeprec.thresholds import find_thresholds
 
-__all__ = ["Forward", "calibrate"]
+__all__ = ["DraftPasses", "Forward", "calibrate"]
 
 Forward = Callable[[Sequence[int], int, Plan], npt.NDArray[np.float32]]
 """Run tokens [T] at a position with a plan and return logits [T, V]; valid until the next call."""
@@ -29,24 +30,41 @@ SENSITIVITY_TOKENS = 384
 WINDOW_TOKENS = 512
 
 
-def calibrate(
-    forward: Forward, tokens: Sequence[int], *, num_layers: int, text_name: str, progress: Progress
-) -> Calibration:
-    """Return what ``calibration.json`` holds for a pair whose draft is the target's INT4 variant.
+@dataclass(frozen=True, slots=True)
+class DraftPasses:
+    """A draft model's passes: how to run it, and how many layers it has."""
 
-    ``tokens`` [T] are those of the calibration text.
+    forward: Forward
+    num_layers: int
+
+
+def calibrate(
+    forward: Forward,
+    tokens: Sequence[int],
+    *,
+    num_layers: int,
+    text_name: str,
+    progress: Progress,
+    draft: DraftPasses | None = None,
+) -> Calibration:
+    """Return what ``calibration.json`` holds. ``tokens`` [T] are those of the calibration text.
+
+    ``draft`` None = the target's INT4 variant drafts.
     """
-    fp16 = Plan.uniform(Precision.FP16, num_layers=num_layers)
-    int4 = Plan.uniform(Precision.INT4, num_layers=num_layers)
     counted = tokens[:AGREEMENT_TOKENS]
     grid = AgreementGrid()
+    draft_grid = None if draft is None else AgreementGrid()
     for done, window in _windows(counted):
         progress(ProgressEvent("agreement", done, len(counted)))
-        grid += _window_agreement(forward, window, fp16=fp16, int4=int4)
+        int4_grid, wanted = _window_agreement(forward, window, num_layers=num_layers)
+        grid += int4_grid
+        if draft is not None and draft_grid is not None:
+            draft_grid += _draft_agreement(draft, window, wanted)
     sensitivity = _sensitivity(forward, tokens[:SENSITIVITY_TOKENS], num_layers=num_layers, progress=progress)
-    thresholds = find_thresholds(grid, costs=StepCosts())
+    thresholds = find_thresholds(grid, draft=draft_grid, costs=StepCosts())
     return Calibration(
         int4=grid,
+        draft=draft_grid,
         theta_low_bits=thresholds.theta_low_bits,
         theta_high_bits=thresholds.theta_high_bits,
         layer_order=layer_order(sensitivity),
@@ -60,14 +78,30 @@ def _windows(tokens: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
         yield start, tokens[start : start + WINDOW_TOKENS]
 
 
-def _window_agreement(forward: Forward, window: Sequence[int], *, fp16: Plan, int4: Plan) -> AgreementGrid:
-    """Count one window, a draft's worth of rows at a time."""
+def _window_agreement(
+    forward: Forward, window: Sequence[int], *, num_layers: int
+) -> tuple[AgreementGrid, npt.NDArray[np.int64]]:
+    """Count one window, a draft's worth of rows at a time; return FP16's choices [T] too."""
+    fp16 = Plan.uniform(Precision.FP16, num_layers=num_layers)
+    int4 = Plan.uniform(Precision.INT4, num_layers=num_layers)
     grid = AgreementGrid()
+    choices: list[npt.NDArray[np.int64]] = []
     for start in range(0, len(window), DRAFT_ROWS):
         rows = window[start : start + DRAFT_ROWS]
         drafted = row_statistics(forward(rows, start, int4))
-        wanted = forward(rows, start, fp16).argmax(-1)
-        grid += AgreementGrid.count(drafted.entropy_bits, drafted.margin, drafted.argmax == wanted)
+        choices.append(forward(rows, start, fp16).argmax(-1))
+        grid += AgreementGrid.count(drafted.entropy_bits, drafted.margin, drafted.argmax == choices[-1])
+    return grid, np.concatenate(choices)
+
+
+def _draft_agreement(draft: DraftPasses, window: Sequence[int], wanted: npt.NDArray[np.int64]) -> AgreementGrid:
+    """Count how often a draft model's choice is FP16's ``wanted`` [T], given the same text."""
+    plan = Plan.uniform(Precision.INT4, num_layers=draft.num_layers)
+    grid = AgreementGrid()
+    for start in range(0, len(window), DRAFT_ROWS):
+        rows = row_statistics(draft.forward(window[start : start + DRAFT_ROWS], start, plan))
+        same = rows.argmax == wanted[start : start + len(rows.argmax)]
+        grid += AgreementGrid.count(rows.entropy_bits, rows.margin, same)
     return grid
 
 

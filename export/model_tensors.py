@@ -12,7 +12,7 @@ from edgeprec.architecture import LINEARS
 from edgeprec.export.checkpoint import Checkpoint
 from edgeprec.export.checkpoint_weights import NormName
 
-__all__ = ["even_width", "layer_tensors", "outer_tensors"]
+__all__ = ["Tensors", "even_width", "layer_tensors", "outer_tensors"]
 
 _NORMS: dict[str, NormName] = {"input_norm": "input", "post_attention_norm": "post_attention"}
 _HEAD_NORMS: dict[str, NormName] = {"q_norm": "q", "k_norm": "k"}

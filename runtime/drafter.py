@@ -72,12 +72,13 @@ class ModelDrafter:
     """A second model with a cache of its own. ``cached`` counts the tokens in it that belong to the text.
 
     A step feeds every token the cache lacks: after full acceptance that is the last draft token too, which leaves no
-    hole.
+    hole. Only the ``shared_tokens`` first ids have the same meaning in both models; what lies beyond is never drafted.
     """
 
     engine: Engine
     sampler: Sampler
     passes: PassCounter
+    shared_tokens: int
     cached: int = 0
     name: str = "model"
 
@@ -98,8 +99,16 @@ class ModelDrafter:
         result = self.engine.forward(tokens, position=self.cached, plan=plan)
         self.passes.add(plan, rows=len(tokens))
         self.cached += len(tokens)
-        last: npt.NDArray[np.float32] = result.logits[-1]
-        return last
+        return self._shared(result.logits[-1])
+
+    def _shared(self, row: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return a row as wide as the target's, without mass on ids the target does not have."""
+        width = self.sampler.vocab_size
+        if len(row) == width == self.shared_tokens:
+            return row
+        shared = np.full(width, -np.inf, np.float32)
+        shared[: self.shared_tokens] = row[: self.shared_tokens]
+        return shared
 
 
 @dataclass(slots=True)

@@ -13,12 +13,16 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from edgeprec.calibration import Calibration
 from edgeprec.config import DrafterKind, GenerationConfig, Mode, SamplingConfig, with_overrides
 from edgeprec.controller import Controller
 from edgeprec.devices.meter import Meter
 from edgeprec.errors import ConfigError
 from edgeprec.governor import Governor
+from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.drafter import Drafter, ModelDrafter, NgramDrafter, SelfDrafter
 from edgeprec.runtime.energy import NoWindow, energy_stats
 from edgeprec.runtime.engine import Engine, EngineInfo
@@ -42,7 +46,7 @@ class Session:
     """Generates text with a target, its INT4 variant and, where there is one, a draft model.
 
     ``meter`` None = energy is not measured, and ``meter_note`` says why. ``target_bits`` and ``draft_bits`` tell what
-    a weight costs to read.
+    a weight costs to read; ``shared_tokens`` is how many ids target and draft model share, None = all.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Session:
         calibration: Calibration | None = None,
         draft_engine: Engine | None = None,
         draft_bits: WeightBits | None = None,
+        shared_tokens: int | None = None,
         meter: Meter | None = None,
         meter_note: str | None = "no meter was given to this session",
         clock: Callable[[], int] = time.monotonic_ns,
@@ -65,6 +70,7 @@ class Session:
         self._draft_engine = draft_engine
         self._target_bits = target_bits
         self._draft_bits = draft_bits or target_bits
+        self._shared_tokens = shared_tokens or engine.info.vocab_size
         self._meter_note = meter_note
         self._clock = clock
         self._learned: dict[tuple[DrafterKind, Mode], Learned] = {}
@@ -130,6 +136,17 @@ class Session:
         for _ in generation:
             pass
         return generation.reply
+
+    def fp16_logits(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Return FP16's logits [V] after ``tokens``, at least one; ends a running generation."""
+        self._end_current()
+        self._cached = ()
+        plan = Plan.uniform(Precision.FP16, num_layers=self.info.num_layers)
+        for position in range(0, len(tokens), self.info.max_rows):
+            rows = tokens[position : position + self.info.max_rows]
+            logits = self._engine.forward(rows, position=position, plan=plan).logits
+        last: npt.NDArray[np.float32] = logits[-1].copy()
+        return last
 
     def _end_current(self) -> None:
         if self._current is not None:
@@ -269,7 +286,7 @@ class Session:
         if kind is DrafterKind.MODEL:
             assert self._draft_engine is not None
             cached = min(_common_prefix(tokens, self._draft_cached), len(tokens) - 1)
-            return ModelDrafter(self._draft_engine, sampler, passes, cached=cached)
+            return ModelDrafter(self._draft_engine, sampler, passes, self._shared_tokens, cached=cached)
         return NgramDrafter() if kind is DrafterKind.NGRAM else None
 
     def _bits_of(self, kind: DrafterKind) -> WeightBits:

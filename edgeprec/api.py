@@ -1,0 +1,162 @@
+"""The Python API: export a pair, load it, check it. Alone with the command line it joins export and runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgeprec.bundle import Bundle, BundleModel
+from edgeprec.errors import ConfigError
+from edgeprec.export.progress import Progress, ProgressEvent, silent
+from edgeprec.export.settings import ExportSettings
+
+if TYPE_CHECKING:
+    from edgeprec.architecture import ModelConfig
+    from edgeprec.calibration import Calibration
+    from edgeprec.devices.meter import Meter
+    from edgeprec.export.calibrate import Forward
+    from edgeprec.runtime.session import Session
+
+__all__ = ["ExportSettings", "Progress", "ProgressEvent", "export_bundle", "load"]
+
+_CALIBRATION_CONTEXT = 1024
+
+
+def load(
+    path: str | PathLike[str],
+    *,
+    engine: str = "auto",
+    provider: str | None = None,
+    context_tokens: int | None = None,
+    sensor: str = "auto",
+    threads: int | None = None,
+) -> Session:
+    """Load a bundle and return a session; use it in a ``with`` statement, from one thread.
+
+    ``context_tokens`` None = 4096, or less where the models were made for less. ``sensor`` as in ``edgeprec power``.
+
+    Raises:
+        BundleError: it is no bundle, is damaged or of a newer schema.
+        ConfigError: a setting is unknown, or the context is longer than the models'.
+        MemoryBudgetError: it does not fit; the message names the longest context that does.
+        EngineError, MissingDependency: it cannot run here.
+    """
+    from edgeprec.runtime.engines import default_context, open_engine, plan_engine_memory
+    from edgeprec.runtime.passes import WeightBits
+    from edgeprec.runtime.session import Session
+    from edgeprec.runtime.tokenizer import TextTokenizer
+
+    bundle = Bundle.open(path)
+    context = default_context(bundle) if context_tokens is None else context_tokens
+    plan_engine_memory(bundle, context_tokens=context)
+    tokenizer = TextTokenizer.load(bundle.root)
+    draft = bundle.draft if isinstance(bundle.draft, BundleModel) else None
+    shared_tokens = None if draft is None else _shared_tokens(bundle.target, draft)
+    meter, note = _open_meter(sensor)
+    engines = [
+        open_engine(model, context_tokens=context, engine=engine, provider=provider, threads=threads)
+        for model in bundle.models
+    ]
+    bits = [WeightBits.of(model.architecture, int4_bits=model.entry.int4.bits_per_weight) for model in bundle.models]
+    return Session(
+        engine=engines[0],
+        tokenizer=tokenizer,
+        target_bits=bits[0],
+        calibration=_read_calibration(bundle),
+        draft_engine=engines[1] if draft is not None else None,
+        draft_bits=bits[1] if draft is not None else None,
+        shared_tokens=shared_tokens,
+        meter=meter,
+        meter_note=note,
+    )
+
+
+def export_bundle(
+    source: str | PathLike[str],
+    output: str | PathLike[str],
+    *,
+    draft: str = "self",
+    settings: ExportSettings | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Export a checkpoint (a folder, a hub id or a GGUF file) and its draft into the folder ``output``.
+
+    ``draft`` is ``"self"`` (the target's INT4 variant drafts), ``"none"`` or a checkpoint of its own.
+
+    Raises:
+        ConfigError: a source, a setting or the output cannot be used.
+        EdgePrecError: the disk is full, or the exported graph does not run as meant.
+        MissingDependency: a package of the extra ``export`` is not installed.
+    """
+    from edgeprec.export.pipeline import export_pair
+
+    return export_pair(
+        str(source),
+        Path(output),
+        draft=draft,
+        settings=settings or ExportSettings(),
+        resume=resume,
+        open_forward=_open_forward,
+        progress=progress or silent,
+    )
+
+
+@contextmanager
+def _open_forward(graph: Path, config: ModelConfig) -> Iterator[Forward]:
+    """Run a graph on the CPU for calibration."""
+    from edgeprec.runtime.engine_onnxruntime import OnnxRuntimeEngine
+
+    context = min(_CALIBRATION_CONTEXT, config.max_positions)
+    engine = OnnxRuntimeEngine.open(graph, config, context_tokens=context)
+    try:
+        yield lambda tokens, position, plan: engine.forward(tokens, position=position, plan=plan).logits
+    finally:
+        engine.close()
+
+
+def _shared_tokens(target: BundleModel, draft: BundleModel) -> int:
+    from edgeprec.vocabulary import Vocabulary, require_same_vocabulary
+
+    vocabularies = [
+        Vocabulary.from_tokenizer_json(
+            model.tokenizer_path.read_bytes(), width=model.architecture.vocab_size, where=str(model.tokenizer_path)
+        )
+        for model in (target, draft)
+    ]
+    return require_same_vocabulary(*vocabularies)
+
+
+def _read_calibration(bundle: Bundle) -> Calibration | None:
+    from edgeprec.calibration import Calibration
+    from edgeprec.errors import BundleError
+    from edgeprec.strict_json import parse_json
+
+    path = bundle.calibration_path
+    if path is None:
+        return None
+    values = parse_json(path.read_bytes(), where=str(path), error=BundleError)
+    calibration = Calibration.from_json(values, where=str(path))
+    if len(calibration.layer_order) != bundle.target.architecture.num_layers:
+        raise BundleError(
+            f"{path} is for {len(calibration.layer_order)} layers, the target has "
+            f"{bundle.target.architecture.num_layers}: export the bundle again"
+        )
+    return calibration
+
+
+def _open_meter(sensor: str) -> tuple[Meter | None, str | None]:
+    """Return a meter on the sensor asked for, or None and why there is none."""
+    from edgeprec.devices.detect import detect
+    from edgeprec.devices.meter import Meter
+
+    try:
+        found = detect(sensor)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if not found.sensor.rails:
+        return None, found.note
+    return Meter(found.sensor), None

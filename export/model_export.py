@@ -1,0 +1,225 @@
+"""Write one model of a bundle: both variants layer by layer, then the graphs that refer to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from edgeprec.architecture import LINEARS
+from edgeprec.bundle_model import Fp16Variant, Int4Variant, LayerError, ModelEntry
+from edgeprec.export.activations import ActivationStream
+from edgeprec.export.checkpoint import Checkpoint
+from edgeprec.export.graph_builder import ExternalTensor
+from edgeprec.export.graph_check import check_fused
+from edgeprec.export.model_tensors import even_width, layer_tensors, outer_tensors
+from edgeprec.export.onnx_graph import COMPUTE_TYPES, GraphWeights, build_graph
+from edgeprec.export.progress import Progress, ProgressEvent
+from edgeprec.export.quantizer import InputStatistics, QuantizerSettings, quantize
+from edgeprec.export.tensor_file import TensorFileWriter
+from edgeprec.export.writer import BundleTransaction, Step
+from edgeprec.kernels.layout import Int4Weight
+from edgeprec.tensor_names import fp16_tensors, int4_tensors, num_linear_weights
+from edgeprec.tensor_spec import TensorSpec, TensorType
+
+__all__ = ["ModelExport"]
+
+_FLOAT_TYPES = {TensorType.F16: onnx.TensorProto.FLOAT16, TensorType.F32: onnx.TensorProto.FLOAT}
+
+
+@dataclass(slots=True)
+class ModelExport:
+    """Exports ``checkpoint`` as ``role`` (``"target"`` or ``"draft"``) inside a transaction.
+
+    ``tokens`` are the calibration text's ids; the quantizer ``rtn`` does not read them.
+    """
+
+    transaction: BundleTransaction
+    checkpoint: Checkpoint
+    role: str
+    settings: QuantizerSettings
+    tokens: Sequence[int]
+    progress: Progress
+    _stream: ActivationStream | None = None
+
+    def run(self) -> ModelEntry:
+        """Do every step that is not done yet and return the model's entry for ``bundle.json``.
+
+        Raises:
+            ConfigError: a weight is not finite or beyond FP16.
+            EdgePrecError: the graph does not run as meant.
+        """
+        self._write_outer()
+        errors = [*self._write_layers(), self._write_head()]
+        self._write_graphs()
+        return self._entry(errors)
+
+    @property
+    def fp16_specs(self) -> tuple[TensorSpec, ...]:
+        """Return what the FP16 file will hold."""
+        return fp16_tensors(self.checkpoint.config)
+
+    @property
+    def int4_specs(self) -> tuple[TensorSpec, ...]:
+        """Return what the INT4 file will hold."""
+        settings = self.settings
+        return int4_tensors(self.checkpoint.config, group_size=settings.group_size, symmetric=settings.is_symmetric)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of both tensor files' values."""
+        return sum(spec.num_bytes for spec in (*self.fp16_specs, *self.int4_specs))
+
+    def _write_outer(self) -> None:
+        name = f"{self.role}/outer"
+        if self.transaction.is_done(name):
+            return
+        with self.transaction.step(name):
+            for tensor, values in outer_tensors(self.checkpoint):
+                self._fp16_file().write(tensor, values)
+
+    def _write_layers(self) -> Iterator[LayerError]:
+        """Quantize layer after layer. After a resume the text runs through the finished layers again."""
+        config = self.checkpoint.config
+        self._stream = self._open_stream()
+        todo = [i for i in range(config.num_layers) if not self.transaction.is_done(self._layer_step(i))]
+        last = config.num_layers if not self.transaction.is_done(f"{self.role}/head") else max(todo, default=-1) + 1
+        for layer in range(config.num_layers):
+            self._report("quantize", layer, config.num_layers + 1, f"{self.role} layer {layer}")
+            if layer < last:
+                self._do_layer(layer)
+            yield from _stored_errors(self.transaction.stored(self._layer_step(layer)))
+
+    def _do_layer(self, layer: int) -> None:
+        is_done = self.transaction.is_done(self._layer_step(layer))
+        if is_done and self._stream is None:
+            return
+        tensors = layer_tensors(self.checkpoint, layer)
+        statistics = self._stream.advance(layer, tensors) if self._stream is not None else {}
+        if is_done:
+            return
+        with self.transaction.step(self._layer_step(layer)) as step:
+            for tensor, values in tensors.items():
+                self._fp16_file().write(tensor, values)
+            for linear in LINEARS:
+                name = f"layers.{layer}.{linear}"
+                self._quantize(step, name, tensors[name], statistics.get(linear))
+
+    def _write_head(self) -> LayerError:
+        layers = self.checkpoint.config.num_layers
+        self._report("quantize", layers, layers + 1, f"{self.role} head")
+        name = f"{self.role}/head"
+        if not self.transaction.is_done(name):
+            weight = self.checkpoint.head()
+            if weight is None:
+                weight = np.ascontiguousarray(self.checkpoint.embedding().T)
+            statistics = None
+            if self._stream is not None:
+                statistics = self._stream.head_statistics(self.checkpoint.final_norm())
+            with self.transaction.step(name) as step:
+                self._quantize(step, "head", even_width(weight), statistics)
+        self._report("quantize", layers + 1, layers + 1, "")
+        return next(_stored_errors(self.transaction.stored(name)))
+
+    def _quantize(self, step: Step, name: str, weight: npt.NDArray[Any], statistics: InputStatistics | None) -> None:
+        quantized = quantize(weight, self.settings, statistics)
+        self._write_int4(name, quantized.weight)
+        layer, _, linear = name.removeprefix("layers.").rpartition(".")
+        error = LayerError(
+            layer=int(layer) if layer else None,
+            linear=linear,
+            relative_error=quantized.report.weight_error,
+            output_error=quantized.report.output_error,
+        )
+        step.store({name: asdict(error)})
+
+    def _write_int4(self, name: str, weight: Int4Weight) -> None:
+        file = self.transaction.tensor_file(f"{self.role}/int4.safetensors", self.int4_specs)
+        file.write(f"{name}.packed", weight.packed)
+        file.write(f"{name}.scales", weight.scales)
+        if weight.zeros is not None:
+            file.write(f"{name}.zeros", weight.zeros)
+
+    def _write_graphs(self) -> None:
+        name, config = f"{self.role}/graphs", self.checkpoint.config
+        if self.transaction.is_done(name):
+            return
+        self._report("graph", 0, 1, self.role)
+        weights = self._graph_weights()
+        with self.transaction.step(name):
+            for compute in COMPUTE_TYPES:
+                graph = build_graph(config, weights, compute=compute)
+                data = graph.SerializeToString(deterministic=True)
+                self.transaction.write_bytes(self._graph_name(compute), data)
+            self._report("check", 0, 1, f"{self.role} graph")
+            check_fused(self.transaction.path(self._graph_name("fp32")), config)
+        self._report("check", 1, 1, "")
+
+    def _graph_weights(self) -> GraphWeights:
+        int4 = self.transaction.tensor_file(f"{self.role}/int4.safetensors", self.int4_specs)
+        packed_type = onnx.TensorProto.INT4 if self.settings.is_symmetric else onnx.TensorProto.UINT4
+        return GraphWeights(
+            fp16=_external(self._fp16_file(), "fp16.safetensors", packed_type),
+            int4=_external(int4, "int4.safetensors", packed_type),
+            group_size=self.settings.group_size,
+        )
+
+    def _entry(self, errors: Sequence[LayerError]) -> ModelEntry:
+        config = self.checkpoint.config
+        int4_bits = 8 * sum(spec.num_bytes for spec in self.int4_specs)
+        return ModelEntry(
+            architecture=config,
+            fp16=Fp16Variant(file=f"{self.role}/fp16.safetensors"),
+            int4=Int4Variant(
+                file=f"{self.role}/int4.safetensors",
+                bits_per_weight=int4_bits / num_linear_weights(config),
+                group_size=self.settings.group_size,
+                symmetric=self.settings.is_symmetric,
+                quantizer=self.settings.method,
+            ),
+            graphs={compute: self._graph_name(compute) for compute in COMPUTE_TYPES},
+            errors=tuple(errors),
+        )
+
+    def _open_stream(self) -> ActivationStream | None:
+        if self.settings.method == "rtn":
+            return None
+        embedding = self.checkpoint.embedding()
+        return ActivationStream(
+            self.checkpoint.config, embedding, self.tokens, with_hessian=self.settings.method == "gptq"
+        )
+
+    def _fp16_file(self) -> TensorFileWriter:
+        return self.transaction.tensor_file(f"{self.role}/fp16.safetensors", self.fp16_specs)
+
+    def _layer_step(self, layer: int) -> str:
+        return f"{self.role}/layer/{layer}"
+
+    def _graph_name(self, compute: str) -> str:
+        return f"{self.role}/model.{compute}.onnx"
+
+    def _report(self, stage: str, done: int, total: int, detail: str) -> None:
+        self.progress(ProgressEvent(stage, done, total, detail))
+
+
+def _stored_errors(values: dict[str, Any]) -> Iterator[LayerError]:
+    return (LayerError(**error) for error in values.values())
+
+
+def _external(file: TensorFileWriter, location: str, packed_type: int) -> dict[str, ExternalTensor]:
+    def refer(spec: TensorSpec) -> ExternalTensor:
+        place = file.placement(spec.name)
+        is_packed = spec.dtype is TensorType.U8
+        return ExternalTensor(
+            location=location,
+            offset_bytes=place.offset_bytes,
+            length_bytes=place.length_bytes,
+            shape=(spec.shape[0], 2 * spec.shape[1]) if is_packed else spec.shape,
+            data_type=packed_type if is_packed else _FLOAT_TYPES[spec.dtype],
+        )
+
+    return {spec.name: refer(spec) for spec in file.specs.values()}

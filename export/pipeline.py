@@ -1,0 +1,192 @@
+"""From a checkpoint to a bundle: read, quantize, draw the graphs, calibrate, put in place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+from tokenizers import Tokenizer
+
+from edgeprec.architecture import ModelConfig
+from edgeprec.bundle import CALIBRATION, CHAT_TEMPLATE, GENERATION, TOKENIZER
+from edgeprec.bundle_model import ModelEntry
+from edgeprec.bundle_schema import BundleManifest, FileEntry
+from edgeprec.errors import ConfigError
+from edgeprec.export.calibrate import DraftPasses, Forward, calibrate
+from edgeprec.export.checkpoint import Checkpoint, SourceDigest, open_checkpoint
+from edgeprec.export.model_export import ModelExport
+from edgeprec.export.progress import Progress, ProgressEvent
+from edgeprec.export.settings import ExportSettings
+from edgeprec.export.writer import BundleTransaction
+from edgeprec.vocabulary import Vocabulary, require_same_vocabulary
+
+__all__ = ["OpenForward", "export_pair"]
+
+OpenForward = Callable[[Path, ModelConfig], AbstractContextManager[Forward]]
+"""Load a graph and return its passes for as long as the context lasts."""
+
+LEAST_TOKENS = 256
+
+
+def export_pair(
+    source: str,
+    output: Path,
+    *,
+    draft: str | Literal["self", "none"],
+    settings: ExportSettings,
+    resume: bool,
+    open_forward: OpenForward,
+    progress: Progress,
+) -> Path:
+    """Export a target and its draft into the folder ``output`` and return it.
+
+    Raises:
+        ConfigError: a source, the calibration text or the output cannot be used, or the vocabularies differ.
+        EdgePrecError: the disk is full, or a graph does not run as meant.
+    """
+    target = open_checkpoint(source)
+    drafter = None if draft in ("self", "none") else open_checkpoint(draft)
+    if drafter is not None:
+        require_same_vocabulary(_vocabulary(target, "target"), _vocabulary(drafter, "draft"))
+    text = settings.read_text()
+    sources = _digest_sources(target, drafter, progress)
+    fingerprint = _fingerprint(sources, draft, settings, text)
+    with BundleTransaction(output, resume=resume, fingerprint=fingerprint) as transaction:
+        if transaction.is_complete:
+            return output
+        work = _Work(transaction, settings, _encode(target, text), progress)
+        return work.run(target, drafter, draft, sources, name=output.name.removesuffix(".edgeprec"), open_=open_forward)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One export inside its transaction."""
+
+    transaction: BundleTransaction
+    settings: ExportSettings
+    tokens: Sequence[int]
+    progress: Progress
+
+    def run(
+        self,
+        target: Checkpoint,
+        drafter: Checkpoint | None,
+        draft: str,
+        sources: Mapping[str, FileEntry],
+        *,
+        name: str,
+        open_: OpenForward,
+    ) -> Path:
+        exports = {"target": self._model(target, "target")}
+        if drafter is not None:
+            exports["draft"] = self._model(drafter, "draft")
+        self.transaction.require_space(needed_bytes=sum(export.size_bytes for export in exports.values()))
+        entries = {role: export.run() for role, export in exports.items()}
+        self._write_tokenizer(target)
+        self._calibrate(entries, open_)
+        manifest = BundleManifest(
+            name=name,
+            export_fingerprint="",
+            target=entries["target"],
+            draft=entries.get("draft", "self" if draft == "self" else None),
+            sources=sources,
+        )
+        return self.transaction.finish(
+            manifest, progress=lambda done, total: self.progress(ProgressEvent("digest", done, total))
+        )
+
+    def _model(self, checkpoint: Checkpoint, role: str) -> ModelExport:
+        return ModelExport(self.transaction, checkpoint, role, self.settings.quantizer, self.tokens, self.progress)
+
+    def _write_tokenizer(self, target: Checkpoint) -> None:
+        if self.transaction.is_done("tokenizer"):
+            return
+        files = target.tokenizer
+        with self.transaction.step("tokenizer"):
+            self.transaction.write_bytes(TOKENIZER, files.tokenizer_json)
+            self.transaction.write_bytes(GENERATION, _json_bytes(dict(files.generation)))
+            if files.chat_template is not None:
+                self.transaction.write_bytes(CHAT_TEMPLATE, files.chat_template.encode())
+
+    def _calibrate(self, entries: Mapping[str, ModelEntry], open_: OpenForward) -> None:
+        if self.transaction.is_done("calibration"):
+            return
+        target, draft = entries["target"], entries.get("draft")
+        with open_(self._graph(target), target.architecture) as forward:
+            if draft is None:
+                data = self._measure(target, forward, None)
+            else:
+                with open_(self._graph(draft), draft.architecture) as draft_forward:
+                    data = self._measure(target, forward, DraftPasses(draft_forward, draft.architecture.num_layers))
+        with self.transaction.step("calibration"):
+            self.transaction.write_bytes(CALIBRATION, data)
+
+    def _measure(self, target: ModelEntry, forward: Forward, draft: DraftPasses | None) -> bytes:
+        measured = calibrate(
+            forward,
+            self.tokens,
+            num_layers=target.architecture.num_layers,
+            text_name=self.settings.text_name,
+            progress=self.progress,
+            draft=draft,
+        )
+        return _json_bytes(measured.to_json())
+
+    def _graph(self, entry: ModelEntry) -> Path:
+        return self.transaction.path(entry.graphs["fp32"])
+
+
+def _vocabulary(checkpoint: Checkpoint, role: str) -> Vocabulary:
+    return Vocabulary.from_tokenizer_json(
+        checkpoint.tokenizer.tokenizer_json, width=checkpoint.config.vocab_size, where=f"the {role}'s tokenizer.json"
+    )
+
+
+def _encode(target: Checkpoint, text: str) -> list[int]:
+    tokenizer = Tokenizer.from_buffer(target.tokenizer.tokenizer_json)
+    ids = list(tokenizer.encode(text, add_special_tokens=False).ids)
+    if len(ids) < LEAST_TOKENS:
+        raise ConfigError(
+            f"the calibration text has {len(ids)} tokens, expected at least {LEAST_TOKENS}: give a longer text"
+        )
+    return ids
+
+
+def _digest_sources(target: Checkpoint, drafter: Checkpoint | None, progress: Progress) -> dict[str, FileEntry]:
+    checkpoints = {"target": target} | ({"draft": drafter} if drafter is not None else {})
+    total = sum(checkpoint.source_bytes for checkpoint in checkpoints.values())
+    done = 0
+
+    def on_bytes(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(ProgressEvent("read", done, total))
+
+    found: dict[str, SourceDigest] = {}
+    for role, checkpoint in checkpoints.items():
+        prefix = "" if role == "target" else "draft/"
+        found |= {prefix + file: digest for file, digest in checkpoint.digest_sources(on_bytes).items()}
+    return {file: FileEntry(digest.bytes, digest.sha256) for file, digest in found.items()}
+
+
+def _fingerprint(sources: Mapping[str, FileEntry], draft: str, settings: ExportSettings, text: str) -> str:
+    """Return a digest of everything that decides the bundle's bytes."""
+    facts = {
+        "version": version("edgeprec"),
+        "sources": {file: entry.sha256 for file, entry in sources.items()},
+        "draft": draft if draft in ("self", "none") else "model",
+        "quantizer": asdict(settings.quantizer),
+        "text": hashlib.sha256(text.encode()).hexdigest(),
+        "text_name": settings.text_name,
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _json_bytes(values: object) -> bytes:
+    return (json.dumps(values, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n").encode()
