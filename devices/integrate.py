@@ -149,7 +149,7 @@ def _counter_pieces(run: Sequence[Point], knots: Sequence[Point], step_ns: int) 
     if (
         run[1].time_ns - start.time_ns >= _REACH_STEPS * step_ns
     ):  # steps are fine: the first reading is as good as a step
-        knots = [start, *knots]
+        knots = [Point(start.time_ns - step_ns // 2, start.value), *knots]
     if len(knots) == 1:
         yield _level(start.time_ns, end.time_ns, knots[0].value - start.value)
         return

@@ -12,6 +12,7 @@ Power is in mW, energy in mJ, time in nanoseconds since the first sample.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -99,7 +100,7 @@ def parse_sample(line: str, number: int) -> Sample:
     try:
         return Sample(
             time_ns=int(plain["time_ns"]),
-            values={str(k): None if v is None else float(v) for k, v in plain["values"].items()},
+            values={str(k): None if v is None else _finite(v) for k, v in plain["values"].items()},
             reasons={str(k): str(v) for k, v in plain.get("reasons", {}).items()},
             restarts=frozenset(plain.get("restarts", ())),
         )
@@ -115,6 +116,13 @@ def _object(line: str, where: str) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise DeviceError(f"{where} of the trace is not a JSON object: record it anew")
     return plain
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no measured value")
+    return number
 
 
 def _rail(plain: Mapping[str, Any]) -> Rail:
