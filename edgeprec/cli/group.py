@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from functools import cache
 from importlib import import_module
 
 import click
 
+from edgeprec.cli.color import wants_color
+from edgeprec.cli.common import add_common_options
 from edgeprec.cli.errors import run_and_report
 
 __all__ = ["COMMANDS", "LazyGroup", "cli", "load_command", "main"]
@@ -23,12 +27,13 @@ COMMANDS = {
 }
 
 
+@cache
 def load_command(name: str) -> click.Command:
-    """Import the file of one command and return the command."""
+    """Import the file of one command and return the command, with the options every command has."""
     command = getattr(import_module(f"edgeprec.cli.{name}"), f"{name}_command")
     if not isinstance(command, click.Command):
         raise TypeError(f"edgeprec.cli.{name}.{name}_command is no click command")
-    return command
+    return add_common_options(command)
 
 
 class LazyGroup(click.Group):
@@ -48,9 +53,13 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+
+
+@click.group(cls=LazyGroup, context_settings=_CONTEXT)
 @click.version_option(package_name="edgeprec", prog_name="edgeprec")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Run language models at the lowest joules per token, without changing a single output token.
 
     \b
@@ -59,6 +68,7 @@ def cli() -> None:
       edgeprec export HuggingFaceTB/SmolLM2-135M-Instruct -o smollm2.edgeprec
       edgeprec run smollm2.edgeprec -p "The capital of France is"
     """
+    ctx.color = wants_color(os.environ)
 
 
 def main() -> None:

@@ -1,0 +1,96 @@
+"""``edgeprec export``: turn a checkpoint into a bundle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgeprec.cli.common import json_option, quiet_option
+
+if TYPE_CHECKING:
+    from edgeprec.export.pipeline import ExportSettings
+
+__all__ = ["export_command"]
+
+
+@click.command("export", short_help="Turn a checkpoint into a bundle.")
+@click.argument("source")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The new bundle.")
+@click.option("--draft", default="self", metavar="SOURCE|self|none", help="Who drafts; self is the target in INT4.")
+@click.option("--quantizer", type=click.Choice(["rtn", "clip", "gptq"]), help="How INT4 is chosen.  [default: clip]")
+@click.option("--group-size", type=click.Choice(["32", "64", "128"]), help="Weights that share a scale.  [default: 32]")
+@click.option(
+    "--symmetric/--zero-point",
+    "is_symmetric",
+    default=None,
+    help="INT4 with a scale alone, or a scale and a zero point.  [default: symmetric]",
+)
+@click.option(
+    "--calibration",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A UTF-8 text like what the model will read.  [default: one that ships with EdgePrec]",
+)
+@click.option("--tensorrt", metavar="SM,..", help="Build TensorRT engines for these GPUs.")
+@click.option("--resume", is_flag=True, help="Go on with an export that was interrupted.")
+@json_option
+@quiet_option
+def export_command(**values: Any) -> None:
+    """Turn SOURCE, a Hugging Face folder or id or a GGUF file, into a bundle with an INT4 and an FP16 variant.
+
+    The bundle appears when it is whole; until then the work lies in DIR.partial, and --resume goes on with it.
+
+    \b
+    Examples:
+      edgeprec export ./SmolLM2-135M-Instruct -o smollm2.edgeprec
+      edgeprec export model.Q4_1.gguf -o model.edgeprec --quantizer gptq --group-size 64
+      edgeprec export ./Llama-3.1-8B --draft ./Llama-3.2-1B -o llama.edgeprec --calibration mails.txt
+    """
+    from edgeprec.cli.extras import require_export_packages
+    from edgeprec.cli.not_built import refuse_unbuilt
+    from edgeprec.cli.progress import progress_bars
+
+    refuse_unbuilt(values)
+    require_export_packages()
+    from edgeprec.api import export_bundle
+
+    is_silent = values["quiet"] or values["as_json"]
+    with progress_bars(is_quiet=is_silent) as progress:
+        path = export_bundle(
+            values["source"],
+            values["output"],
+            draft=values["draft"],
+            settings=settings_from(values),
+            resume=values["resume"],
+            progress=progress,
+        )
+    _say(path, as_json=values["as_json"], is_silent=is_silent)
+
+
+def settings_from(values: Mapping[str, Any]) -> ExportSettings:
+    """Return the export settings that flags ask for; what was not given keeps the default of its field.
+
+    Raises:
+        ConfigError: a value is not allowed.
+    """
+    from edgeprec.export.pipeline import ExportSettings
+    from edgeprec.export.quantizer import QuantizerSettings
+
+    given = {"method": values["quantizer"], "is_symmetric": values["is_symmetric"]}
+    given["group_size"] = int(values["group_size"]) if values["group_size"] is not None else None
+    quantizer = QuantizerSettings(**{name: value for name, value in given.items() if value is not None})
+    return ExportSettings(quantizer=quantizer, calibration=values["calibration"])
+
+
+def _say(path: Path, *, as_json: bool, is_silent: bool) -> None:
+    from edgeprec.bundle import Bundle
+
+    bundle = Bundle.open(path)
+    if as_json:
+        click.echo(json.dumps({"path": str(path), "bytes": bundle.size_bytes, "name": bundle.manifest.name}))
+    elif not is_silent:
+        click.echo(f'{path}: {bundle.size_bytes / 1e6:.0f} MB; try it with edgeprec run {path} -p "Once upon a time"')

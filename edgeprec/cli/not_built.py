@@ -1,0 +1,36 @@
+"""Flags of the contract whose feature this version does not have. They are refused, never ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgeprec.config import Mode
+from edgeprec.errors import ConfigError
+
+__all__ = ["refuse_unbuilt"]
+
+_UNBUILT = (
+    ("mode", Mode.BOUNDED.value, "--mode bounded is not built yet: use exact, gated, fp16 or int4"),
+    ("three_level", True, "--three-level is not built yet: leave it out, drafts are checked by FP16 directly"),
+    ("engine", "tensorrt", "--engine tensorrt is not built yet: use auto or onnxruntime"),
+    ("engine", "torch", "--engine torch is not built yet: use auto or onnxruntime"),
+)
+_UNBUILT_IF_GIVEN = (
+    ("power_budget_w", "--power-budget is not built yet: leave it out, power is measured and not limited"),
+    ("tensorrt", "--tensorrt is not built yet: export without it, the ONNX graphs run on ONNX Runtime"),
+)
+
+
+def refuse_unbuilt(values: Mapping[str, Any]) -> None:
+    """Check parsed flags.
+
+    Raises:
+        ConfigError: one asks for a feature that is not built yet.
+    """
+    for name, value, sentence in _UNBUILT:
+        if values.get(name) == value:
+            raise ConfigError(sentence)
+    for name, sentence in _UNBUILT_IF_GIVEN:
+        if values.get(name) is not None:
+            raise ConfigError(sentence)

@@ -1,0 +1,95 @@
+"""The picture in a report: every token has its place, and nothing is drawn outside the axes."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from edgeprec.cli.timeline import Timeline, draw_timeline
+from edgeprec.gears import Gear
+
+
+def draw(
+    script: SimpleNamespace, count: int, *, thresholds: tuple[float, float] | None = (0.5, 2.0), rounds: int = 99
+) -> Timeline:
+    """Lay out ``count`` scripted tokens."""
+    events = [script.event(index) for index in range(count)]
+    records = [script.round(index) for index in range(rounds)]
+    return draw_timeline(events, records, num_layers=script.layers, thresholds=thresholds)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 40, 700])
+def test_everything_lies_inside_the_picture(script: SimpleNamespace, count: int) -> None:
+    """A generation of any length, none at all included, fits its own frame."""
+    timeline = draw(script, count)
+    assert len(timeline.dots) == count
+    assert all(timeline.left <= dot.x <= timeline.right for dot in timeline.dots)
+    assert all(timeline.entropy_top <= dot.y <= timeline.entropy_bottom for dot in timeline.dots)
+    for box in (*timeline.gears, *timeline.layers, *timeline.drafts):
+        assert timeline.left <= box.x
+        assert box.x + box.width <= timeline.right + 1e-6
+        assert box.width > 0
+        assert 0 < box.height < timeline.height
+    assert timeline.right <= timeline.width
+
+
+def test_more_entropy_is_higher_up(script: SimpleNamespace) -> None:
+    """SVG's y grows downwards; the curve's must not."""
+    events = [script.event(index, entropy_bits=bits) for index, bits in enumerate((0.0, 1.0, 2.5))]
+    low, middle, high = draw_timeline(events, [], num_layers=6, thresholds=None).dots
+    assert high.y < middle.y < low.y
+
+
+def test_gears_are_merged_into_runs(script: SimpleNamespace) -> None:
+    """One box for each stretch in one gear, together as wide as the axis."""
+    order = (Gear.LOW, Gear.LOW, Gear.HIGH, Gear.LOW, Gear.LOW)
+    events = [script.event(index, gear=gear) for index, gear in enumerate(order)]
+    timeline = draw_timeline(events, [], num_layers=6, thresholds=None)
+    assert [box.kind for box in timeline.gears] == ["low", "high", "low"]
+    assert sum(box.width for box in timeline.gears) == pytest.approx(timeline.right - timeline.left)
+
+
+def test_a_round_shows_accepted_below_rejected(script: SimpleNamespace) -> None:
+    """The column's height is the draft's length, its lower part what FP16 accepted."""
+    timeline = draw(script, 4, rounds=1)
+    accepted, rejected = timeline.drafts
+    assert (accepted.kind, rejected.kind) == ("accepted", "rejected")
+    assert accepted.height == pytest.approx(2 * rejected.height)
+    assert rejected.y + rejected.height == pytest.approx(accepted.y)
+
+
+def test_a_rounds_tokens_past_the_end_are_left_out(script: SimpleNamespace) -> None:
+    """The last round of a reply may have emitted more than was kept."""
+    timeline = draw(script, 3, rounds=1)
+    assert all(box.x + box.width <= timeline.right for box in timeline.drafts)
+
+
+def test_a_token_without_int4_layers_has_no_bar(script: SimpleNamespace) -> None:
+    """An FP16 token's lane is empty; half the layers are half a bar."""
+    events = [script.event(index, int4_layers=count) for index, count in enumerate((0, 3, 6))]
+    half, full = draw_timeline(events, [], num_layers=6, thresholds=None).layers
+    assert full.height == pytest.approx(2 * half.height)
+
+
+def test_thresholds_are_lines_at_their_bits(script: SimpleNamespace) -> None:
+    """The band between them is where the gear is kept."""
+    timeline = draw(script, 10)
+    low, high = timeline.thresholds
+    assert high.y < low.y
+    assert timeline.band is not None
+    assert timeline.band.height == pytest.approx(low.y - high.y)
+    assert draw(script, 10, thresholds=None).thresholds == ()
+
+
+def test_a_value_that_is_not_finite_is_drawn_at_zero(script: SimpleNamespace) -> None:
+    """A drafter without logits has no entropy; the picture must not break on it."""
+    events = [script.event(0, entropy_bits=math.nan), script.event(1, entropy_bits=1.0)]
+    first, _ = draw_timeline(events, [], num_layers=6, thresholds=None).dots
+    assert first.y == pytest.approx(184.0)
+
+
+def test_long_generations_scroll(script: SimpleNamespace) -> None:
+    """Tokens keep a width one can hover over; the picture grows instead."""
+    assert draw(script, 2000).width > draw(script, 50).width
