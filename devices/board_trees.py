@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,13 @@ from edgeprec.errors import ConfigError
 
 __all__ = ["describe_tree", "plant_tree", "tree_names"]
 
+_FILE = Path(__file__).with_name("board_trees.json")
 _GPU_FREQUENCIES = ("cur_freq", "min_freq", "max_freq")
 
 
 @cache
 def _descriptions() -> Mapping[str, Mapping[str, Any]]:
-    text = resources.files(__package__).joinpath("board_trees.json").read_text(encoding="utf-8")
+    text = _FILE.read_text(encoding="utf-8")
     plain: dict[str, dict[str, Any]] = json.loads(text)
     return plain
 

@@ -10,12 +10,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 from edgeprec.devices.sensor import Scope, Total
 
 __all__ = ["ChosenPlan", "RailPlan", "choose_plan", "label_total", "rail_plans"]
 
+_FILE = Path(__file__).with_name("rail_plans.json")
 _INPUTS = {"VIN": Scope.BOARD_INPUT, "VDD_IN": Scope.MODULE, "POM_5V_IN": Scope.MODULE}
 
 
@@ -54,7 +55,7 @@ class ChosenPlan:
 @cache
 def rail_plans() -> tuple[RailPlan, ...]:
     """Return all declared plans, those that say more about a board first."""
-    entries = json.loads(resources.files(__package__).joinpath("rail_plans.json").read_text(encoding="utf-8"))
+    entries = json.loads(_FILE.read_text(encoding="utf-8"))
     return tuple(_plan(entry) for entry in entries)
 
 

@@ -23,6 +23,7 @@ class TreeBuilder:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.errors: dict[str, int] = {}  # real path -> errno
+        self._real_paths: dict[str, str] = {}  # following links costs more than the read itself
 
     def sysfs(self) -> Sysfs:
         """Return a reader of the tree that raises the errors planted in it."""
@@ -34,8 +35,10 @@ class TreeBuilder:
         Raises:
             OSError: an error is planted there, or the file cannot be read.
         """
-        if self.errors and (code := self.errors.get(os.path.realpath(path))) is not None:
-            raise OSError(code, os.strerror(code), path)
+        if self.errors:
+            real_path = self._real_paths.get(path) or self._real_paths.setdefault(path, os.path.realpath(path))
+            if (code := self.errors.get(real_path)) is not None:
+                raise OSError(code, os.strerror(code), path)
         return read_file(path)
 
     def file(self, path: str, content: str | int | bytes) -> None:
@@ -64,6 +67,7 @@ class TreeBuilder:
 
     def link(self, path: str, target: str) -> None:
         """Make ``path`` a relative link to ``target``."""
+        self._real_paths.clear()
         place = self.root / path
         place.parent.mkdir(parents=True, exist_ok=True)
         if not place.is_symlink():
