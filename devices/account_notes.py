@@ -32,7 +32,12 @@ def why_nothing(
         return f"{rail.label} not measured: the sensor ended: {ended_note}"
     length_s = sum(span.length_ns for span in spans) / 1e9
     if rail.quantity is Quantity.POWER:
-        return f"too short: no sample of {rail.label} in {length_s:.3f} s, read every {timing.period_ns / 1e6:g} ms"
+        period_ms = timing.period_ns / 1e6
+        if length_s * 1e3 > 2 * period_ms:
+            return (
+                f"{rail.label} not measured: its samples in {length_s:.3f} s lie more than {2 * period_ms:g} ms apart"
+            )
+        return f"too short: no sample of {rail.label} in {length_s:.3f} s, read every {period_ms:g} ms"
     step_ms = timing.step_ns(rail) / 1e6
     if length_s * 1e3 < _STUCK_STEPS * step_ms:
         return f"too short: the counter of {rail.label} did not step in {length_s:.3f} s, it steps every {step_ms:g} ms"
