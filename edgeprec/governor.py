@@ -2,12 +2,13 @@
 
 The sensor trails the truth like a first-order filter of time constant ``lag_ns``. After every change of bias the
 governor therefore fits the new power P to the samples since, y(t) = P (1 - d) + y0 d with d = exp(-(t - t0) / lag),
-and acts only once the fit stands: it never chases a reading that is still on its way.
+and acts once P is over or under by more than the fit's own doubt: far off after two samples, slightly off only after
+many. It never chases a reading that is still on its way.
 
-Bias is a level, 0 (none) to ``levels``, remembered with the power it led to. Over the budget the level rises, by two
-when far over. It falls again only when the remembered power of the lower level, corrected by how much the present
-level has drifted since, fits the budget; so it does not swing between a level that fits and one that does not. At the
-last level pauses take over: a share of time in which nothing runs, from a line through what was measured at two
+Bias is a level, 0 (none) to ``levels``, remembered with the power it led to. Over the budget the level rises, by more
+when far over. It falls again only when the remembered power of the lower level fits the budget, or when the
+present level draws plainly less than it did; so it does not swing between a level that fits and one that does not. At
+the last level pauses take over: a share of time in which nothing runs, from a line through what was measured at two
 shares (power falls from full to idle as the share grows). Between ``RELEASE`` and ``OVER`` times the budget nothing
 changes.
 """
@@ -15,18 +16,23 @@ changes.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import exp
+from math import ceil, exp, sqrt
 
 from edgeprec.errors import ConfigError
 
-__all__ = ["Governor", "PowerBias"]
+__all__ = ["Governor", "LevelPower", "PowerBias", "PowerFit"]
 
 OVER = 1.01
 TARGET = 0.98
 RELEASE = 0.95
-FAR_OVER = 1.25
+_NOISE = 0.06  # of a single sample, with some margin
+_LARGEST_DOUBT = 0.10  # in a remembered level
+_CUT_PER_LEVEL = 0.2  # of the power, while nothing is known of the levels
 _LARGEST_PAUSE = 0.9
-_LEAST_WEIGHT = 1.5  # of the fit, before it is trusted: two to three samples after the lag
+_GUESSED_SLOPE = 0.75
+_LEAST_SLOPE = 0.25  # of the slope towards no power at all: an idle machine takes at most three quarters of a busy one
+_CHANGE = 0.08  # of a level's power, from which on it counts as another
+_SETTLED_WEIGHT = 8.0
 _FULL_WEIGHT = 24.0  # beyond it older samples fade
 
 
@@ -43,16 +49,18 @@ class PowerBias:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Fit:
-    """Least squares for the power behind a lagging sensor since ``start_ns``."""
+class PowerFit:
+    """Least squares for the power behind a lagging sensor since ``start_ns``, when it showed ``start_mw``."""
 
     start_ns: int
     start_mw: float
+    lag_ns: int
     product: float = 0.0
-    weight: float = 0.0
+    weight: float = 0.0  # samples' worth of what the fit knows
 
-    def updated(self, power_mw: float, time_ns: int, lag_ns: int) -> _Fit:
-        left = exp(-(time_ns - self.start_ns) / lag_ns) if lag_ns else 0.0
+    def updated(self, power_mw: float, time_ns: int) -> PowerFit:
+        """Return the fit with one more sample."""
+        left = self._left(time_ns)
         keep = 1.0 if self.weight < _FULL_WEIGHT else 1.0 - 1.0 / _FULL_WEIGHT
         return replace(
             self,
@@ -61,15 +69,41 @@ class _Fit:
         )
 
     @property
-    def power_mw(self) -> float | None:
-        """Return the power, None while too little is known."""
-        return self.product / self.weight if self.weight >= _LEAST_WEIGHT else None
+    def power_mw(self) -> float:
+        """Return the power the sensor tends to."""
+        return self.product / self.weight if self.weight else self.start_mw
 
-    def expected_mw(self, time_ns: int, lag_ns: int) -> float:
+    @property
+    def doubt(self) -> float:
+        """Return how far off the power may be, as a share of it."""
+        return _NOISE / sqrt(self.weight) if self.weight else 1.0
+
+    def expected_mw(self, time_ns: int) -> float:
         """Return what the sensor shows at ``time_ns``."""
-        left = exp(-(time_ns - self.start_ns) / lag_ns) if lag_ns else 0.0
-        power = self.start_mw if not self.weight else self.product / self.weight
-        return power * (1.0 - left) + self.start_mw * left
+        left = self._left(time_ns)
+        return self.power_mw * (1.0 - left) + self.start_mw * left
+
+    def _left(self, time_ns: int) -> float:
+        return exp(-max(time_ns - self.start_ns, 0) / self.lag_ns) if self.lag_ns else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LevelPower:
+    """What a level was measured to draw, and how many samples that rests on."""
+
+    power_mw: float
+    weight: float
+
+    def merged(self, power_mw: float, weight: float) -> LevelPower:
+        """Return the mean with another measurement of the level."""
+        total = min(self.weight + weight, _FULL_WEIGHT)
+        share = weight / (self.weight + weight)
+        return LevelPower(self.power_mw + share * (power_mw - self.power_mw), total)
+
+    @property
+    def largest_mw(self) -> float:
+        """Return what it may draw, the doubt included."""
+        return self.power_mw * (1.0 + min(_NOISE / sqrt(self.weight), _LARGEST_DOUBT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +115,10 @@ class Governor:
     levels: int = 3
     level: int = 0
     pause_share: float = 0.0
-    level_mw: tuple[tuple[int, float], ...] = ()  # power each level led to, without pauses
+    level_powers: tuple[tuple[int, LevelPower], ...] = ()  # without pauses, by level
     last_pause: tuple[float, float] | None = None  # share and power before the present share
-    fit: _Fit | None = None
+    shown_mw: float = 0.0
+    fit: PowerFit | None = None
 
     def __post_init__(self) -> None:
         if self.budget_mw <= 0.0 or self.lag_ns < 0 or self.levels < 1:
@@ -100,60 +135,88 @@ class Governor:
     def observed(self, power_mw: float, *, time_ns: int) -> Governor:
         """Return the governor after one reading of the total."""
         if self.fit is None:
-            return replace(self, fit=_Fit(start_ns=time_ns, start_mw=power_mw))
-        fit = self.fit.updated(power_mw, time_ns, self.lag_ns)
-        settled = replace(self, fit=fit)
-        power = fit.power_mw
-        if power is None:
-            return settled
-        if power > OVER * self.budget_mw:
-            return settled._remembered(power)._reduced(power, time_ns)
-        if power < RELEASE * self.budget_mw and (self.level or self.pause_share):
-            return settled._remembered(power)._released(power, time_ns)
-        return settled
+            return replace(self, fit=PowerFit(start_ns=time_ns, start_mw=power_mw, lag_ns=self.lag_ns))
+        fit = self.fit.updated(power_mw, time_ns)
+        current = replace(self, fit=fit, shown_mw=power_mw)
+        if fit.weight >= _SETTLED_WEIGHT and self.level not in dict(self.level_powers):
+            current = current._remembering()
+        if fit.power_mw > (OVER + fit.doubt) * self.budget_mw:
+            return current._remembering()._reduced(fit.power_mw, time_ns)
+        if fit.power_mw < (RELEASE - fit.doubt) * self.budget_mw and (self.level or self.pause_share):
+            return current._released(fit.power_mw, time_ns)
+        return current
 
     def _reduced(self, power_mw: float, time_ns: int) -> Governor:
-        if self.level < self.levels and not self.pause_share:
-            step = 2 if power_mw > FAR_OVER * self.budget_mw else 1
-            return self._changed(time_ns, level=min(self.level + step, self.levels))
-        return self._paused(power_mw, time_ns)
+        if self.level == self.levels or self.pause_share:
+            return self._paused(power_mw, time_ns)
+        steps = ceil((1.0 - self.budget_mw / power_mw) / _CUT_PER_LEVEL)
+        return self._changed(time_ns, level=min(self.level + steps, self.levels))
 
     def _released(self, power_mw: float, time_ns: int) -> Governor:
         if self.pause_share:
             return self._paused(power_mw, time_ns)
-        lower = self._predicted_mw(self.level - 1)
-        if lower is not None and lower > TARGET * self.budget_mw:
-            return self
-        return self._changed(time_ns, level=self.level - 1)
+        current = self._remembering() if self._drift_mw < 0.0 else self
+        if current._lower_level_mw(power_mw) > TARGET * self.budget_mw:
+            return current
+        return current._remembering()._changed(time_ns, level=self.level - 1)
 
     def _paused(self, power_mw: float, time_ns: int) -> Governor:
         """Set the share of pauses at which the line through the last two shares meets the target."""
-        target = TARGET * self.budget_mw
-        slope = -power_mw / max(1.0 - self.pause_share, 1.0 - _LARGEST_PAUSE)  # as if idling took nothing
+        steepest = -power_mw / (1.0 - self.pause_share)  # as if idling took nothing
+        slope = _GUESSED_SLOPE * steepest
         if self.last_pause is not None and abs(self.pause_share - self.last_pause[0]) > 0.02:
-            slope = min((power_mw - self.last_pause[1]) / (self.pause_share - self.last_pause[0]), 0.25 * slope)
-        share = self.pause_share + (target - power_mw) / slope
+            measured = (power_mw - self.last_pause[1]) / (self.pause_share - self.last_pause[0])
+            slope = min(max(measured, steepest), _LEAST_SLOPE * steepest)
+        share = self.pause_share + (TARGET * self.budget_mw - power_mw) / slope
         share = min(max(share, 0.0), _LARGEST_PAUSE)
-        if abs(share - self.pause_share) < 0.005:
-            return self
-        return replace(
-            self._changed(time_ns, level=self.level), pause_share=share, last_pause=(self.pause_share, power_mw)
-        )
+        changed = self._changed(time_ns, level=self.level)
+        return replace(changed, pause_share=share, last_pause=(self.pause_share, power_mw))
 
-    def _predicted_mw(self, level: int) -> float | None:
-        known = dict(self.level_mw)
-        return known.get(level)
+    def _lower_level_mw(self, power_mw: float) -> float:
+        """Return what the next lower level may draw: as remembered, or interpolated, or as now where none is known."""
+        known = dict(self.level_powers)
+        lower = known.get(self.level - 1)
+        if lower is not None:
+            return lower.largest_mw
+        below = max((level for level in known if level < self.level), default=None)
+        if below is None:
+            return power_mw
+        start_mw = known[below].power_mw
+        end_mw = known[self.level].power_mw if self.level in known else power_mw
+        return start_mw + (end_mw - start_mw) * (self.level - 1 - below) / (self.level - below)
 
-    def _remembered(self, power_mw: float) -> Governor:
-        """Note the present level's power, and shift the other levels' by as much as it has drifted."""
+    @property
+    def _drift_mw(self) -> float:
+        """Return by how much the present level's power has plainly changed since it was remembered, else 0."""
+        here = dict(self.level_powers).get(self.level)
+        if here is None or self.fit is None:
+            return 0.0
+        drift_mw = self.fit.power_mw - here.power_mw
+        return drift_mw if abs(drift_mw) > (_CHANGE + self.fit.doubt) * here.power_mw else 0.0
+
+    def _remembering(self) -> Governor:
+        """Note the present level's power. Where it has changed, something else on the board has: the rest is adapted.
+
+        Less power than remembered makes the other levels unknown again, so that they are tried; more shifts them.
+        """
+        assert self.fit is not None
         if self.pause_share:
             return self
-        known = dict(self.level_mw)
-        drift = power_mw - known.get(self.level, power_mw)
-        shifted = {level: mw + drift for level, mw in known.items()} | {self.level: power_mw}
-        return replace(self, level_mw=tuple(sorted(shifted.items())))
+        known, drift_mw = dict(self.level_powers), self._drift_mw
+        measured = LevelPower(self.fit.power_mw, self.fit.weight)
+        if drift_mw < 0.0:
+            known.clear()
+        elif drift_mw > 0.0:
+            known = {level: LevelPower(power.power_mw + drift_mw, power.weight) for level, power in known.items()}
+        elif self.level in known:
+            measured = known[self.level].merged(measured.power_mw, measured.weight)
+        known[self.level] = measured
+        return replace(self, level_powers=tuple(sorted(known.items(), key=lambda entry: entry[0])))
 
     def _changed(self, time_ns: int, *, level: int) -> Governor:
+        """Set the level and start a new fit, from what the sensor should show now or, where far from it, what it shows."""
         assert self.fit is not None
-        start_mw = self.fit.expected_mw(time_ns, self.lag_ns)
-        return replace(self, level=level, fit=_Fit(start_ns=time_ns, start_mw=start_mw))
+        start_mw = self.fit.expected_mw(time_ns)
+        if abs(self.shown_mw - start_mw) > _CHANGE * start_mw:
+            start_mw = self.shown_mw
+        return replace(self, level=level, fit=PowerFit(start_ns=time_ns, start_mw=start_mw, lag_ns=self.lag_ns))
