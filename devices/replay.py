@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
+from edgeprec.devices.rail_plans import label_total
 from edgeprec.devices.sensor import Sample
-from edgeprec.devices.tegrastats_log import Plan, input_rail_total, read_tegrastats
+from edgeprec.devices.tegrastats_log import Plan, read_tegrastats
 from edgeprec.devices.trace_file import TraceHeader, parse_header, parse_sample
 from edgeprec.errors import DeviceError
 
@@ -41,7 +42,7 @@ class ReplaySensor:
         self._next = 0
 
     @classmethod
-    def open(cls, path: Path, *, plan: Plan = input_rail_total, clock: Callable[[], int] = time.monotonic_ns) -> Self:
+    def open(cls, path: Path, *, plan: Plan = label_total, clock: Callable[[], int] = time.monotonic_ns) -> Self:
         """Load a trace written by EdgePrec, or a log of tegrastats whose total ``plan`` tells from the rails' labels.
 
         Raises:
@@ -101,7 +102,7 @@ class SteppedReplaySensor(ReplaySensor):
         return self._samples[self._next - 1]
 
 
-def load_trace(path: Path, *, plan: Plan = input_rail_total) -> tuple[TraceHeader, list[Sample]]:
+def load_trace(path: Path, *, plan: Plan = label_total) -> tuple[TraceHeader, list[Sample]]:
     """Read a trace or a tegrastats log. A last line cut off in the middle is left out with a warning.
 
     Raises:

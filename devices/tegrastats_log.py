@@ -8,34 +8,21 @@ from datetime import datetime
 from itertools import pairwise
 from statistics import median
 
-from edgeprec.devices.sensor import Rail, Sample, Scope, Total
+from edgeprec.devices.rail_plans import label_total
+from edgeprec.devices.sensor import Rail, Sample, Total
 from edgeprec.devices.tegrastats import TegrastatsLine, parse_line
 from edgeprec.devices.trace_file import TraceHeader
 from edgeprec.errors import DeviceError
 
-__all__ = ["Plan", "input_rail_total", "read_tegrastats"]
+__all__ = ["Plan", "read_tegrastats"]
 
 Plan = Callable[[Sequence[str]], Total | None]  # rail labels, which are the ids here, -> the total they make up
 
 _DEFAULT_INTERVAL_MS = 1000.0
 _NS_PER_S = 1_000_000_000
-_INPUT_RAILS = {"VIN": Scope.BOARD_INPUT, "VDD_IN": Scope.MODULE, "POM_5V_IN": Scope.MODULE}
 
 
-def input_rail_total(labels: Sequence[str]) -> Total | None:
-    """Return the one rail that feeds the others as an assumed total, None where there is none or more than one."""
-    found = [label for label in labels if label in _INPUT_RAILS]
-    if len(found) != 1:
-        return None
-    return Total(
-        rail_ids=(found[0],),
-        scope=_INPUT_RAILS[found[0]],
-        evidence=f"{found[0]} is the only input rail",
-        is_assumed=True,
-    )
-
-
-def read_tegrastats(lines: Iterable[str], *, plan: Plan = input_rail_total) -> tuple[TraceHeader, list[Sample]]:
+def read_tegrastats(lines: Iterable[str], *, plan: Plan = label_total) -> tuple[TraceHeader, list[Sample]]:
     """Return the rails of a log and one sample for each of its lines.
 
     The interval is worked out from the dates where the log has them (``tegrastats --readall`` or a logger's prefix),

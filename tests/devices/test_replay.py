@@ -242,14 +242,14 @@ def test_tegrastats_log_replays_as_a_sensor(tmp_path: Path) -> None:
 def test_tegrastats_log_takes_a_board_plan(tmp_path: Path) -> None:
     """Where the caller knows the board, its plan decides the total."""
     path = tmp_path / "tegrastats.log"
-    path.write_text("VDD_GPU_SOC 3150mW/1mW VDD_CPU_CV 14312mW/1mW VIN_SYS_5V0 4968mW/1mW VDDQ_VDD2_1V8AO 1091mW/1mW\n")
+    path.write_text("GPU_RAIL 3150mW/1mW CPU_RAIL 14312mW/1mW IO_RAIL 4968mW/1mW MEMORY_RAIL 1091mW/1mW\n")
     assert ReplaySensor.open(path).total is None
     assert "no total known" in ReplaySensor.open(path).total_note
-    wanted = ("VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0")
+    wanted = ("GPU_RAIL", "CPU_RAIL", "IO_RAIL")
 
     def plan(labels: list[str]) -> Total:
         assert set(wanted) <= set(labels)
-        return Total(rail_ids=wanted, scope=Scope.MODULE_COMPUTED, evidence="AGX Orin")
+        return Total(rail_ids=wanted, scope=Scope.MODULE_COMPUTED, evidence="our own board")
 
     assert ReplaySensor.open(path, plan=plan).total.rail_ids == wanted
 

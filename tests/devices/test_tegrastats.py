@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeprec.devices.sensor import Scope
 from edgeprec.devices.tegrastats import parse_line
-from edgeprec.devices.tegrastats_log import input_rail_total, read_tegrastats
+from edgeprec.devices.tegrastats_log import read_tegrastats
 from edgeprec.errors import DeviceError
 
 NANO = (
@@ -42,7 +41,7 @@ THOR_IDLE = (
 )
 
 LINES = {
-    "nano": (NANO, {"POM_5V_IN": 2003, "POM_5V_GPU": 0, "POM_5V_CPU": 320}, "POM_5V_IN", 0.0),
+    "nano": (NANO, {"POM_5V_IN": 2003, "POM_5V_GPU": 0, "POM_5V_CPU": 320}, ("POM_5V_IN",), 0.0),
     "tx2": (
         TX2,
         {
@@ -53,28 +52,28 @@ LINES = {
             "VDD_SYS_CPU": 1917,
             "VDD_SYS_DDR": 1241,
         },
-        "VDD_IN",
+        ("VDD_IN",),
         0.0,
     ),
     "agx xavier": (AGX_XAVIER, {"GPU": 120, "CPU": 400, "SOC": 900, "CV": 0, "SYS5V": 1500}, None, 12.0),
     "agx orin": (
         AGX_ORIN,
         {"VDD_GPU_SOC": 3150, "VDD_CPU_CV": 14312, "VIN_SYS_5V0": 4968, "VDDQ_VDD2_1V8AO": 1091},
-        None,
+        ("VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0"),
         14.0,
     ),
     "orin r39": (ORIN_R39, {"VDD_GPU_SOC": 5139}, None, 12.0),
-    "thor": (THOR, {"VDD_GPU": 5525, "VIN": 28906}, "VIN", None),
+    "thor": (THOR, {"VDD_GPU": 5525, "VIN": 28906}, ("VIN",), None),
     "thor idle": (
         THOR_IDLE,
         {"VDD_GPU": -392, "VDD_CPU_SOC_MSS": 3924, "VIN_SYS_5V0": 5064, "VIN": 15004},
-        "VIN",
+        ("VIN",),
         None,
     ),
     "orin nano": (
         "VDD_IN 5520mW/5400mW VDD_CPU_GPU_CV 1200mW/1100mW VDD_SOC 1500mW/1500mW",
         {"VDD_IN": 5520, "VDD_CPU_GPU_CV": 1200, "VDD_SOC": 1500},
-        "VDD_IN",
+        ("VDD_IN",),
         None,
     ),
     "nothing": ("RAM 1409/3964MB SWAP 0/1982MB APE 150", {}, None, None),
@@ -84,11 +83,9 @@ LINES = {
 @pytest.mark.parametrize("board", LINES)
 def test_rails_total_and_load_of_each_generation(board: str) -> None:
     """Units or none, two numbers or three, negative or not: the right rails in mW, memory is none of them."""
-    line, rails, total, load = LINES[board]
+    line, rails, _, load = LINES[board]
     parsed = parse_line(line)
     assert {name: rail.now_mw for name, rail in parsed.rails.items()} == rails
-    found = input_rail_total(list(parsed.rails))
-    assert (None if found is None else found.rail_ids[0]) == total
     assert parsed.gpu_load_percent == load, "a load that is absent is None, not 0"
 
 
@@ -113,12 +110,14 @@ def test_temperatures_in_both_spellings() -> None:
     assert parse_line("CV0@-256C GPU@30C").temperatures_c == {"GPU": 30.0}
 
 
-def test_scope_of_an_input_rail() -> None:
-    """VIN covers the board, VDD_IN the module; both together, or neither, is no total."""
-    assert input_rail_total(["VIN", "VDD_GPU"]).scope is Scope.BOARD_INPUT
-    assert input_rail_total(["VDD_IN"]).is_assumed
-    assert input_rail_total(["VDD_IN", "VIN"]) is None
-    assert input_rail_total(["VIN_SYS_5V0"]) is None
+@pytest.mark.parametrize("board", [name for name, found in LINES.items() if found[1]])
+def test_total_of_a_log(board: str) -> None:
+    """The total is the input rail, or the sum that is known for these labels; else it is None with a note."""
+    line, rails, total, _ = LINES[board]
+    header, _ = read_tegrastats([line])
+    assert (None if header.total is None else header.total.rail_ids) == total
+    assert (header.total is None) == (header.total_note is not None)
+    assert {rail.id for rail in header.rails} == set(rails)
 
 
 def test_log_without_dates_has_one_second_a_line() -> None:
