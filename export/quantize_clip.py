@@ -1,6 +1,6 @@
 """Clip search: each block takes the grid that errs least, each input weighted by how large it is on real text.
 
-A weight w adds x w to an output, so a block costs sum_k m_k (w_k - s q_k)^2 with m_k the mean of x_k^2. For given levels
+A weight w adds x w to an output, so a block costs sum_k m_k (w_k - s q_k)^2, m_k the mean of x_k^2. For given levels
 q the best scale is s = A / B with A = sum m w q and B = sum m q^2, and the cost is then sum m w^2 - A^2 / B. So the
 search tries a list of scales only to get different levels, compares A^2 / B, and takes the scale from the winner. The
 result is never worse than round-to-nearest in the cost above.

@@ -5,7 +5,8 @@ a unit diagonal, it is sum_k D_k (e_k + sum_{j<k} M_jk e_j)^2. So input k is rou
 w_k + sum_{j<k} M_jk e_j, which leaves each term at its rounding error. This is GPTQ (Frantar et al., 2023) in the
 form of LDLQ (Chee et al., QuIP, 2023, who prove them the same); it needs one Cholesky factor and no inverse.
 
-Blocks come in K order. Each takes its grid by clip search on the values to be rounded.
+Blocks come in K order. Each takes its grid by clip search on the values to be rounded, weighted by D: that is what a
+rounding error costs once the inputs after it have made up for it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeprec.errors import ConfigError
-from edgeprec.export.quantize_clip import clip_grid, importance_of
+from edgeprec.export.quantize_clip import clip_grid
 from edgeprec.export.quantize_grid import Array, Grid, GridKind, round_to_levels
 from edgeprec.export.quantize_statistics import InputStatistics
 from edgeprec.export.quantize_tiles import FloatWeight, Int4Builder, column_slices
@@ -39,8 +40,7 @@ def quantize_gptq(
     """
     if statistics is None or statistics.hessian is None:
         raise ConfigError("quantizer gptq needs the Hessian of the inputs, got none: gather it, or use clip")
-    carry = _carry_matrix(statistics.hessian)
-    importance = importance_of(statistics, weight.shape[0])
+    carry, importance = _factorize(statistics.hessian)
     builder = Int4Builder(weight.shape, group_size=group_size, kind=kind)
     for columns in column_slices(weight.shape[1], _COLUMNS):
         original = weight[:, columns].astype(np.float32)
@@ -65,8 +65,8 @@ def _round_in_turn(targets: Array, original: Array, errors: Array, grid: Grid, c
     return levels
 
 
-def _carry_matrix(hessian: npt.NDArray[np.float32]) -> Array:
-    """Return M [K, K] of the damped Hessian M D M^T, unit upper triangular.
+def _factorize(hessian: npt.NDArray[np.float32]) -> tuple[Array, Array]:
+    """Return M [K, K], unit upper triangular, and D [K] of the damped Hessian M D M^T; D relative to its mean.
 
     Raises:
         ConfigError: the matrix is not positive definite even with the strongest damping, so it is no Hessian.
@@ -80,7 +80,9 @@ def _carry_matrix(hessian: npt.NDArray[np.float32]) -> Array:
         except np.linalg.LinAlgError:
             _LOG.warning("gptq: Hessian of %d inputs has no factor at damping %g", hessian.shape[0], damping)
             continue
-        return (factor / factor.diagonal()).astype(np.float32)
+        diagonal = factor.diagonal()
+        remaining = diagonal**2
+        return (factor / diagonal).astype(np.float32), (remaining / remaining.mean()).astype(np.float32)
     raise ConfigError(
         f"Hessian of {hessian.shape[0]} inputs is not positive definite at damping {_DAMPING[-1]:g}: "
         "gather it again as the mean of x x^T, or use clip"
