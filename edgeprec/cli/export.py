@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import click
 from edgeprec.cli.common import json_option, quiet_option
 
 if TYPE_CHECKING:
-    from edgeprec.export.pipeline import ExportSettings
+    from edgeprec.export.settings import ExportSettings
 
 __all__ = ["export_command"]
 
@@ -77,8 +76,8 @@ def settings_from(values: Mapping[str, Any]) -> ExportSettings:
     Raises:
         ConfigError: a value is not allowed.
     """
-    from edgeprec.export.pipeline import ExportSettings
     from edgeprec.export.quantizer import QuantizerSettings
+    from edgeprec.export.settings import ExportSettings
 
     given = {"method": values["quantizer"], "is_symmetric": values["is_symmetric"]}
     given["group_size"] = int(values["group_size"]) if values["group_size"] is not None else None
@@ -88,9 +87,10 @@ def settings_from(values: Mapping[str, Any]) -> ExportSettings:
 
 def _say(path: Path, *, as_json: bool, is_silent: bool) -> None:
     from edgeprec.bundle import Bundle
+    from edgeprec.cli.json_output import print_json
 
     bundle = Bundle.open(path)
     if as_json:
-        click.echo(json.dumps({"path": str(path), "bytes": bundle.size_bytes, "name": bundle.manifest.name}))
+        print_json({"path": str(path), "bytes": bundle.size_bytes, "name": bundle.manifest.name})
     elif not is_silent:
         click.echo(f'{path}: {bundle.size_bytes / 1e6:.0f} MB; try it with edgeprec run {path} -p "Once upon a time"')

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgeprec.errors import ConfigError
 
-__all__ = ["decode_prompt", "read_prompt"]
+__all__ = ["decode_prompt", "read_prompt", "read_prompt_lines"]
 
 
 def read_prompt(*, text: str | None, file: Path | None, stdin: Callable[[], bytes] | None) -> str:
@@ -62,3 +62,15 @@ def _checked(text: str) -> str:
     except UnicodeEncodeError as error:
         raise ConfigError(f"the prompt is not valid UTF-8 at character {error.start}: check the terminal") from error
     return text
+
+
+def read_prompt_lines(file: Path) -> list[str]:
+    """Return the prompts of a file, one a line, empty lines left out.
+
+    Raises:
+        ConfigError: it cannot be read, is not UTF-8 or holds no prompt.
+    """
+    lines = [line for line in decode_prompt(_read(file), where=str(file)).splitlines() if line.strip()]
+    if not lines:
+        raise ConfigError(f"the prompt file {file} is empty: write one prompt a line")
+    return lines

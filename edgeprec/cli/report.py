@@ -98,7 +98,7 @@ def _tiles(reply: Reply, comparison: Comparison | None) -> tuple[tuple[str, str,
     if energy is not None and energy.joules_per_token is not None:
         tiles.append((f"{energy.joules_per_token:.3g}", "J/token", f"{energy.source} {energy.rail}"))
     else:
-        tiles.append((_MISSING, "J/token", stats.energy_note or "energy not measured"))
+        tiles.append((_MISSING, "J/token", energy_in_words(stats)))
     return tuple(tiles)
 
 

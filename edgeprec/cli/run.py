@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -73,6 +72,7 @@ def run_command(ctx: click.Context, /, **values: Any) -> None:
 
 def _generate(session: Session, prompt: str, config: GenerationConfig, values: Mapping[str, Any]) -> Reply:
     from edgeprec.cli.follow import follow
+    from edgeprec.cli.json_output import print_json
     from edgeprec.cli.printer import TextPrinter
     from edgeprec.cli.stats import stats_line
 
@@ -81,7 +81,7 @@ def _generate(session: Session, prompt: str, config: GenerationConfig, values: M
     with _trace(session, config, values) as trace:
         reply = follow(generation, show=printer.show if printer else None, trace=trace)
     if printer is None:
-        click.echo(json.dumps(reply.to_json(), ensure_ascii=False))
+        print_json(reply.to_json())
     else:
         printer.finish(reply)
         if not values["quiet"]:

@@ -35,9 +35,9 @@ def _shares(stats: Stats) -> list[str]:
 
 
 def energy_in_words(stats: Stats) -> str:
-    """Return joules and their source, or why there are none."""
+    """Return joules and their source, or why there are none; what each sensor answered is left to the JSON."""
     if stats.energy is None:
-        return f"energy not measured: {stats.energy_note or 'no reason given'}"
+        return f"energy not measured: {(stats.energy_note or 'no reason given').partition(' (')[0]}"
     return _joules(stats.energy)
 
 

@@ -1,0 +1,88 @@
+"""``edgeprec certify``: does a mode give plain FP16's tokens, with this bundle on this machine?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgeprec.cli.common import json_option, quiet_option
+from edgeprec.cli.options import config_from, generation_options
+from edgeprec.cli.session_options import bundle_argument, open_session, session_options
+
+if TYPE_CHECKING:
+    from edgeprec.runtime.certificate import Certificate, CertificateRow
+
+__all__ = ["certify_command"]
+
+_SHIPPED_PROMPTS = Path(__file__).with_name("certify_prompts.txt")
+
+
+@click.command("certify", short_help="Check that exact decoding gives FP16's tokens.")
+@bundle_argument
+@click.option(
+    "-f",
+    "--file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A UTF-8 file with one prompt a line.  [default: twenty that ship with EdgePrec]",
+)
+@generation_options
+@session_options
+@json_option
+@quiet_option
+@click.pass_context
+def certify_command(ctx: click.Context, /, **values: Any) -> None:
+    """Decode prompts as the flags say and again in plain FP16, and compare them token by token.
+
+    Exits with 0 if every token of BUNDLE is the same, or differs only where FP16's two best logits are a tie; else
+    with 1. The first index that differs is named with the gap between both logits.
+
+    \b
+    Examples:
+      edgeprec certify pair.edgeprec
+      edgeprec certify pair.edgeprec -f my-prompts.txt -n 64 --json
+      edgeprec certify pair.edgeprec --draft-length 5 --temperature 0.8 --seed 1
+    """
+    from edgeprec.cli.json_output import print_json
+    from edgeprec.cli.not_built import refuse_unbuilt
+    from edgeprec.cli.progress import progress_bars
+    from edgeprec.cli.prompt import read_prompt_lines
+
+    refuse_unbuilt(values)
+    config = config_from(values)
+    prompts = read_prompt_lines(values["file"] or _SHIPPED_PROMPTS)
+    from edgeprec.export.progress import ProgressEvent
+    from edgeprec.runtime.certificate import certify
+
+    is_silent = values["quiet"] or values["as_json"]
+    with open_session(values["bundle"], values) as session, progress_bars(is_quiet=is_silent) as show:
+        certificate = certify(
+            session, prompts, config=config, progress=lambda done, total: show(ProgressEvent("compare", done, total))
+        )
+    if values["as_json"]:
+        print_json(certificate.to_json())
+    else:
+        click.echo("\n".join(_lines(certificate, is_quiet=values["quiet"])))
+    ctx.exit(0 if certificate.is_within_tolerance else 1)
+
+
+def _lines(certificate: Certificate, *, is_quiet: bool) -> Iterator[str]:
+    if not is_quiet:
+        yield from (_row_line(row) for row in certificate.rows)
+    rows = certificate.rows
+    yield (
+        f"{certificate.verdict}: mode {certificate.mode} against fp16, {len(rows)} prompts, "
+        f"{sum(row.tokens for row in rows)} tokens, tolerance {certificate.tolerance:g}"
+    )
+
+
+def _row_line(row: CertificateRow) -> str:
+    from edgeprec.cli.render import visible
+
+    prompt = visible(row.prompt if len(row.prompt) <= 48 else f"{row.prompt[:47]}…")
+    if row.first_difference is None:
+        return f"  same       {row.tokens:>5} tokens  {prompt}"
+    return f"  differs at {row.first_difference:>5}, logit gap {row.logit_gap:.2g}  {prompt}"

@@ -1,0 +1,54 @@
+"""Which inference engines this machine can run, asked of the libraries themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+
+__all__ = ["EngineFinding", "survey_engines"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFinding:
+    """``note`` says what it runs on, or what keeps it from running."""
+
+    name: str
+    is_usable: bool
+    note: str
+
+
+def survey_engines() -> tuple[EngineFinding, ...]:
+    """Import each engine's library and look at what it offers."""
+    return (_look("onnxruntime", _onnxruntime), _look("torch", _torch), _look("tensorrt", _tensorrt))
+
+
+def _look(name: str, ask: Callable[[], tuple[bool, str]]) -> EngineFinding:
+    try:
+        is_usable, note = ask()
+    except ImportError as error:
+        return EngineFinding(name=name, is_usable=False, note=f"not importable: {error}")
+    return EngineFinding(name=name, is_usable=is_usable, note=note)
+
+
+def _onnxruntime() -> tuple[bool, str]:
+    if find_spec("onnxruntime") is None:
+        return False, "not installed: pip install 'edgeprec[cpu]' or 'edgeprec[cuda]'"
+    library = import_module("onnxruntime")
+    providers = ", ".join(name.removesuffix("ExecutionProvider") for name in library.get_available_providers())
+    return True, f"{library.__version__}, providers {providers}"
+
+
+def _torch() -> tuple[bool, str]:
+    if find_spec("torch") is None:
+        return False, "not installed: pip install 'edgeprec[torch]'"
+    library = import_module("torch")
+    if not library.cuda.is_available():
+        return False, f"{library.__version__}, no CUDA device"
+    return True, f"{library.__version__}, {library.cuda.get_device_name(0)}"
+
+
+def _tensorrt() -> tuple[bool, str]:
+    found = [name for name in ("tensorrt", "tensorrt_rtx") if find_spec(name) is not None]
+    return False, f"{found[0]} is installed; this version has no engine for it" if found else "not installed"

@@ -1,0 +1,27 @@
+"""One JSON object on standard output."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+__all__ = ["print_json"]
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print ``value`` on one line; a number JSON cannot hold is null."""
+    click.echo(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
