@@ -107,8 +107,10 @@ def _edge_error_mj(curve: Curve, span: Span, edge_ns: int, lag_ns: int) -> float
     start_mw, end_mw = curve.power_mw(span.start_ns), curve.power_mw(span.end_ns)
     start_mw = highest_mw if start_mw is None else start_mw
     end_mw = highest_mw if end_mw is None else end_mw
-    edge = (abs(start_mw) + abs(end_mw)) * min(edge_ns, span.length_ns / 2)
-    return (edge + abs(end_mw - start_mw) * min(lag_ns, span.length_ns)) / _NS_PER_S
+    edge_mj = (abs(start_mw) + abs(end_mw)) * min(edge_ns, span.length_ns / 2) / _NS_PER_S
+    if span.length_ns <= 2 * edge_ns:
+        edge_mj = max(edge_mj, abs(curve.energy_mj(span)))
+    return edge_mj + abs(end_mw - start_mw) * min(lag_ns, span.length_ns) / _NS_PER_S
 
 
 def _resolution_mj(rail: Rail, covered_ns: int) -> float:

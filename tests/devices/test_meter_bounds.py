@@ -64,7 +64,7 @@ def test_a_counter_is_right_whatever_polls_are_lost(
     st.lists(st.tuples(st.sampled_from(["prefill", "draft", "verify"]), st.integers(1, 40)), min_size=1, max_size=40)
 )
 def test_phases_add_up(marks: list[tuple[str, int]]) -> None:
-    """Phases that fill a window sum to its joules and its seconds, and none is more certain than the sensor allows."""
+    """Phases that fill a window sum to its joules and seconds; those shorter than the sensor sees are all uncertain."""
     bench = fake.Bench(lambda ns: {"r1": 5000.0 + (ns // (250 * MS)) % 3 * 9000}, period_ms=10.0)
     with bench.meter.window("reply") as window:
         for phase, periods in marks:
@@ -73,4 +73,12 @@ def test_phases_add_up(marks: list[tuple[str, int]]) -> None:
     found = list(window.by_phase.values())
     assert abs(sum(reading.joules for reading in found) - window.reading.joules) < 1e-6
     assert abs(sum(reading.seconds for reading in found) - window.reading.seconds) < 1e-6
-    assert sum(reading.plus_minus_joules for reading in found) >= window.reading.plus_minus_joules - 1e-9
+    lengths: dict[str, list[int]] = {}
+    for (phase, periods), (before, _) in zip(marks, [("", 0), *marks], strict=False):
+        if phase == before:
+            lengths[phase][-1] += periods
+        else:
+            lengths.setdefault(phase, []).append(periods)
+    for phase, reading in window.by_phase.items():
+        if max(lengths[phase]) <= 10:  # 100 ms, two periods of the sensor
+            assert reading.plus_minus_joules >= reading.joules - 1e-9
