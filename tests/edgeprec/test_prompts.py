@@ -13,7 +13,7 @@ from edgeprec.errors import ConfigError
 from edgeprec.prompts import PROMPT_SETS, Prompt, PromptKind, load_prompts
 
 FULL_SETS = ("calibration", "tuning", "test")
-TEST_SHA256 = "d37805e114a3d19914ee59b8f4745d0ef8d01e3ad3438334bdb87eee24c18fdd"
+TEST_SHA256 = "d38b7208202d3d6567b3ec7ee64db18f44dd40c78e75f1399bf7efa98cc88db9"
 
 
 def words(prompt: Prompt) -> frozenset[str]:
