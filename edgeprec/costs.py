@@ -144,7 +144,8 @@ def _curve(shape: tuple[tuple[int, int, float], ...]) -> tuple[float, ...]:
     mean_cost = sum(w * cost for w, cost in points.values()) / weight
     spread = sum(w * (rows - mean_rows) ** 2 for rows, (w, _) in points.items())
     slope = sum(w * (rows - mean_rows) * (cost - mean_cost) for rows, (w, cost) in points.items())
-    slope = max((slope + _LINE_STRENGTH * _ROW_SHARE * mean_cost) / (spread + _LINE_STRENGTH), 0.0)
+    slope = (slope + _LINE_STRENGTH * _ROW_SHARE * mean_cost) / (spread + _LINE_STRENGTH)
+    slope = min(max(slope, 0.0), mean_cost / mean_rows)  # r rows cost no more than r passes
     curve: list[float] = []
     for rows in range(1, _MOST_ROWS + 1):
         cost = line = mean_cost + slope * (rows - mean_rows)

@@ -214,7 +214,7 @@ class Governor:
         return replace(self, level_powers=tuple(sorted(known.items(), key=lambda entry: entry[0])))
 
     def _changed(self, time_ns: int, *, level: int) -> Governor:
-        """Set the level and start a new fit, from what the sensor should show now or, where far from it, what it shows."""
+        """Set the level and start a new fit, from what the sensor should show now or, where far off, what it shows."""
         assert self.fit is not None
         start_mw = self.fit.expected_mw(time_ns)
         if abs(self.shown_mw - start_mw) > _CHANGE * start_mw:
