@@ -65,6 +65,14 @@ def _check(ok: bool, owner: str, name: str, value: object, expected: str) -> Non
         raise ConfigError(f"{owner}: {name} is {value!r}, expected {expected}")
 
 
+def _settle_choice(config: object, owner: str, name: str, kind: type[StrEnum]) -> None:
+    """Turn a plain text, as Python callers write it, into the member it names."""
+    value = getattr(config, name)
+    names = [str(member) for member in kind]
+    _check(value in names, owner, name, value, f"one of {', '.join(names)}")
+    object.__setattr__(config, name, kind(value))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingConfig:
     """How a token is chosen from logits. ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 are off."""
@@ -135,6 +143,9 @@ class DraftingConfig:
     epsilon: float = 0.01
 
     def __post_init__(self) -> None:
+        _settle_choice(self, "drafting", "drafter", DrafterKind)
+        _settle_choice(self, "drafting", "rule", DraftRule)
+        _settle_choice(self, "drafting", "objective", Objective)
         _check(
             self.draft_length is None or 0 <= self.draft_length <= 15,
             "drafting",
@@ -148,7 +159,7 @@ class DraftingConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationConfig:
-    """Everything one call of ``generate`` or ``stream`` can set."""
+    """Everything one call of ``generate`` or ``stream`` can set; a mode may be plain text, ``stop`` a single one."""
 
     mode: Mode = Mode.EXACT
     max_new_tokens: int = 128
@@ -160,6 +171,8 @@ class GenerationConfig:
     drafting: DraftingConfig = field(default_factory=DraftingConfig)
 
     def __post_init__(self) -> None:
+        _settle_choice(self, "generation", "mode", Mode)
+        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
         _check(self.max_new_tokens >= 1, "generation", "max_new_tokens", self.max_new_tokens, "1 or more")
         _check(all(self.stop), "generation", "stop", self.stop, "no empty stop string")
         _check(
