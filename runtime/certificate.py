@@ -37,7 +37,7 @@ class CertificateRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """All prompts. A gap above ``tolerance`` is a failure; below it, a tie that two sums of the same numbers broke."""
+    """All prompts. A gap below ``tolerance`` is a tie that two sums of the same numbers broke, any other a fault."""
 
     mode: Mode
     rows: tuple[CertificateRow, ...]
@@ -51,7 +51,7 @@ class Certificate:
     @property
     def is_within_tolerance(self) -> bool:
         """Whether no token differs by more than a tie."""
-        return all(row.logit_gap is None or row.logit_gap <= self.tolerance for row in self.rows)
+        return all(row.logit_gap is None or row.logit_gap < self.tolerance for row in self.rows)
 
     @property
     def verdict(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeprec.entropy import row_statistics
-from edgeprec.precision import Plan
+from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.engine import Engine
 from edgeprec.runtime.ngram import NgramIndex
 from edgeprec.runtime.passes import PassCounter
@@ -36,6 +36,10 @@ class Drafter(Protocol):
         """Return ``self``, ``model`` or ``ngram``."""
         ...
 
+    def prefill(self, prompt: Sequence[int]) -> None:
+        """Take in the prompt before the first round, in FP16 like the target; no statistics count it."""
+        ...
+
     def propose(self, history: Sequence[int], pending: Sequence[int], plan: Plan | None) -> Draft | None:
         """Return the next token, or None when there is nothing to propose. Only the n-gram lookup takes no plan."""
         ...
@@ -53,6 +57,9 @@ class SelfDrafter:
     sampler: Sampler
     passes: PassCounter
     name: str = "self"
+
+    def prefill(self, prompt: Sequence[int]) -> None:
+        """Nothing to do: the cache is the target's."""
 
     def propose(self, history: Sequence[int], pending: Sequence[int], plan: Plan | None) -> Draft | None:
         """Run one INT4 step on the last token."""
@@ -72,7 +79,8 @@ class ModelDrafter:
     """A second model with a cache of its own. ``cached`` counts the tokens in it that belong to the text.
 
     A step feeds every token the cache lacks: after full acceptance that is the last draft token too, which leaves no
-    hole. Only the ``shared_tokens`` first ids have the same meaning in both models; what lies beyond is never drafted.
+    hole. Only the ``shared_tokens`` first ids have the same meaning in both models; what lies beyond is never drafted,
+    and a text that holds an id the draft model does not have is not drafted on any more.
     """
 
     engine: Engine
@@ -82,24 +90,37 @@ class ModelDrafter:
     cached: int = 0
     name: str = "model"
 
+    def prefill(self, prompt: Sequence[int]) -> None:
+        """Run what the cache lacks of the prompt in FP16, a few rows at a time."""
+        plan = Plan.uniform(Precision.FP16, num_layers=self.engine.info.num_layers)
+        while self.cached < len(prompt) and self._knows(rows := self._next_rows(prompt)):
+            self._run(rows, plan)
+
     def propose(self, history: Sequence[int], pending: Sequence[int], plan: Plan | None) -> Draft | None:
         """Run the draft model on what its cache lacks, usually one token."""
         assert plan is not None
         tokens = [*history, *pending]
-        limit = self.engine.info.max_rows
-        while len(tokens) - self.cached > limit:
-            self._run(tokens[self.cached : self.cached + limit], plan)
-        return _choose(self.sampler, self._run(tokens[self.cached :], plan), len(tokens), tokens)
+        while self._knows(rows := self._next_rows(tokens)):
+            logits = self._run(rows, plan)
+            self.passes.add(plan, rows=len(rows))
+            if self.cached == len(tokens):
+                return _choose(self.sampler, self._shared(logits), len(tokens), tokens)
+        return None
 
     def rewind(self, length: int) -> None:
         """Keep the first ``length`` tokens of the cache."""
         self.cached = min(self.cached, length)
 
+    def _next_rows(self, tokens: Sequence[int]) -> Sequence[int]:
+        return tokens[self.cached : self.cached + self.engine.info.max_rows]
+
+    def _knows(self, tokens: Sequence[int]) -> bool:
+        return max(tokens) < self.engine.info.vocab_size
+
     def _run(self, tokens: Sequence[int], plan: Plan) -> npt.NDArray[np.float32]:
-        result = self.engine.forward(tokens, position=self.cached, plan=plan)
-        self.passes.add(plan, rows=len(tokens))
+        logits: npt.NDArray[np.float32] = self.engine.forward(tokens, position=self.cached, plan=plan).logits[-1]
         self.cached += len(tokens)
-        return self._shared(result.logits[-1])
+        return logits
 
     def _shared(self, row: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return a row as wide as the target's, without mass on ids the target does not have."""
@@ -117,6 +138,10 @@ class NgramDrafter:
 
     index: NgramIndex = field(default_factory=NgramIndex)
     name: str = "ngram"
+
+    def prefill(self, prompt: Sequence[int]) -> None:
+        """Index the prompt."""
+        self.index.extend(prompt)
 
     def propose(self, history: Sequence[int], pending: Sequence[int], plan: Plan | None) -> Draft | None:
         """Look the last tokens up; ``plan`` plays no part."""

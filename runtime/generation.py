@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from edgeprec.config import GenerationConfig
 from edgeprec.controller import Controller
 from edgeprec.entropy import row_statistics
@@ -33,7 +36,8 @@ class Prompt:
 class Generation:
     """Iterate over it for ``TokenEvent``; afterwards ``reply`` is there. ``cancel`` ends it after the pass at work.
 
-    Leaving the loop early and never coming back counts as cancelling once ``reply`` is read.
+    Leaving the loop early and never coming back counts as cancelling once ``reply`` is read. When a pass fails, its
+    error comes out of the loop and ``reply`` holds what there was until then.
     """
 
     prompt: Prompt
@@ -50,7 +54,6 @@ class Generation:
     clock: Callable[[], int] = time.monotonic_ns
     events: list[TokenEvent] = field(default_factory=list)
     history: list[int] = field(default_factory=list)
-    error: EdgePrecError | None = None
     _reason: FinishReason | None = None
     _is_cancelled: bool = False
     _iterator: Iterator[TokenEvent] | None = None
@@ -89,38 +92,56 @@ class Generation:
         return self._reply
 
     def _run(self) -> Iterator[TokenEvent]:
+        self.tally.start_ns = self.decoder.start_ns = self.clock()
         try:
             with self.window:
                 yield from self._decode()
                 self.decoder.mark("idle")
+        except EdgePrecError:
+            self._reason = FinishReason.ERROR
+            raise
         finally:
             self._settle()
 
     def _decode(self) -> Iterator[TokenEvent]:
         self.history = list(self.prompt.tokens)
-        if self._is_cancelled:
-            return
         first = self._prefill()
+        if first is None:
+            return
         self.tally.first_token_ns = self.clock()
         yield from self._emit([first])
-        while self._reason is None and not self._is_cancelled:
+        while not self._is_ended:
             outcome = self.decoder.run(self.history, room_tokens=self._room_tokens, bias=self.power.bias)
+            if outcome is None:
+                return
             self.tally.rounds.append(outcome.record)
             yield from self._emit(outcome.tokens, outcome.record)
-            self.power.after_round(outcome.record, mark=self.decoder.mark)
+            if not self._is_ended:
+                self.power.after_round(outcome.record, mark=self.decoder.mark)
 
-    def _prefill(self) -> Emitted:
-        """Run the prompt in FP16, a few rows at a time, and choose the first token from its last row."""
+    def _prefill(self) -> Emitted | None:
+        """Run the prompt in FP16, a few rows at a time, and choose the first token from its last row.
+
+        None = cancelled in between.
+        """
         self.decoder.mark("prefill")
         tokens, engine = self.prompt.tokens, self.decoder.engine
         plan = Plan.uniform(Precision.FP16, num_layers=engine.info.num_layers)
         position = min(self.prompt.cached, len(tokens) - 1)
-        while True:
+        while position < len(tokens):
+            if self._is_cancelled:
+                return None
             rows = tokens[position : position + engine.info.max_rows]
             logits = engine.forward(rows, position=position, plan=plan).logits
             position += len(rows)
-            if position == len(tokens):
-                break
+        first = self._first(logits)
+        if self.decoder.drafter is not None:
+            self.decoder.drafter.prefill(tokens)
+        return first
+
+    def _first(self, logits: npt.NDArray[np.float32]) -> Emitted:
+        """Choose the first token from the last row of ``logits`` [T, V]."""
+        tokens = self.prompt.tokens
         statistics = row_statistics(logits[-1:])
         entropy_bits = float(statistics.entropy_bits[0])
         self.controller.observe_prefill(entropy_bits)
@@ -147,7 +168,7 @@ class Generation:
             )
             self.events.append(event)
             yield event
-            if self._reason is not None:
+            if self._is_ended:
                 return
 
     def _push(self, token: int) -> str:
@@ -156,12 +177,16 @@ class Generation:
             self._reason = FinishReason.STOP
             return self.text.flush()
         piece = self.text.push(token)
-        if self.text.is_stopped:
-            self._reason = FinishReason.STOP
-        elif self._room_tokens <= 0:
+        if self._room_tokens <= 0:
             self._reason = FinishReason.LENGTH
             piece += self.text.flush()
+        if self.text.is_stopped:
+            self._reason = FinishReason.STOP
         return piece
+
+    @property
+    def _is_ended(self) -> bool:
+        return self._reason is not None or self._is_cancelled
 
     @property
     def _room_tokens(self) -> int:
@@ -172,16 +197,17 @@ class Generation:
     def _settle(self) -> None:
         """Build the reply from what there is, also after an error or an early end."""
         self.tally.end_ns = self.clock()
-        if self._reason is None:
-            self._reason = FinishReason.CANCELLED
-            self.text.flush()
-        kept = self.events[: self.text.kept_tokens] if self.text.is_stopped else self.events
-        self.history = [*self.prompt.tokens, *(event.token for event in kept)]
+        self._reason = self._reason or FinishReason.CANCELLED
+        self.text.flush()
+        if self.text.is_stopped:
+            del self.events[self.text.kept_tokens :]
+        tokens = [event.token for event in self.events]
+        self.history = [*self.prompt.tokens, *tokens]
         self._reply = Reply(
             text=self.text.text,
-            tokens=tuple(event.token for event in kept),
+            tokens=tuple(tokens),
             finish_reason=self._reason,
             mode=self.config.mode,
             stats=self.finish(self),
-            events=tuple(kept),
+            events=tuple(self.events),
         )

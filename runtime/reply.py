@@ -31,6 +31,7 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     CANCELLED = "cancelled"
+    ERROR = "error"  # a pass failed; the exception went to whoever took the tokens
 
 
 class TokenSource(StrEnum):

@@ -74,7 +74,7 @@ class _Pending:
 class RoundDecoder:
     """Runs rounds on one sequence. ``clock`` is in ns; ``mark`` tells the meter which phase begins.
 
-    ``is_cancelled`` is asked between passes: a round that is cancelled while drafting emits nothing.
+    ``is_cancelled`` is asked between passes: a round that is cancelled while drafting gives nothing.
     """
 
     engine: Engine
@@ -88,13 +88,16 @@ class RoundDecoder:
     rounds: int = 0
     start_ns: int = 0
 
-    def run(self, history: Sequence[int], *, room_tokens: int, bias: PowerBias = _NO_BIAS) -> Outcome:
-        """Run one round on the text ``history``; at most ``room_tokens`` tokens may be emitted."""
+    def run(self, history: Sequence[int], *, room_tokens: int, bias: PowerBias = _NO_BIAS) -> Outcome | None:
+        """Run one round on the text ``history``; at most ``room_tokens`` tokens are emitted. None = cancelled."""
         began_ns = self.clock()
-        decision = self.controller.begin_round(room_tokens=room_tokens - 1, bias=bias)
+        room_rows = min(room_tokens, self.engine.info.max_rows)
+        decision = self.controller.begin_round(room_tokens=room_rows - 1, bias=bias)
         if not decision.is_verified:
             return self._unverified(history, decision, began_ns)
         pending = self._draft(history, decision)
+        if self.is_cancelled():
+            return None
         drafted_ns = self.clock()
         self.mark("verify")
         tokens, verdicts = self._verify(history, pending, decision.draft_plan)
@@ -149,7 +152,8 @@ class RoundDecoder:
         plan, position = decision.draft_plan, len(history) - 1
         self.mark("verify" if plan.is_fp16 else "draft")
         token, entropy_bits = self._choose(self._forward([history[-1]], position, plan), history)
-        times = (began_ns, self.clock(), self.clock())
+        ended_ns = self.clock()
+        times = (began_ns, began_ns if plan.is_fp16 else ended_ns, ended_ns)
         self.controller.observe_token(entropy_bits)
         emitted = Emitted(token, entropy_bits, TokenSource.UNVERIFIED, sum(plan.gates[:-1]))
         return Outcome((emitted,), self._record(position, decision, _Pending(), 0, 1, times))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from numbers import Integral
 from types import TracebackType
 from typing import Any, Self
 
@@ -70,7 +71,7 @@ class Session:
         self._draft_engine = draft_engine
         self._target_bits = target_bits
         self._draft_bits = draft_bits or target_bits
-        self._shared_tokens = shared_tokens or engine.info.vocab_size
+        self._shared_tokens = shared_tokens or _narrowest(engine, draft_engine)
         self._meter_note = meter_note
         self._clock = clock
         self._learned: dict[tuple[DrafterKind, Mode], Learned] = {}
@@ -119,7 +120,8 @@ class Session:
         self._end_current()
         chosen = with_overrides(config or _DEFAULTS, **overrides)
         tokens = tuple(self._encode(prompt, chat=chat))
-        self._check(tokens, chosen)
+        self._check_tokens(tokens, room_tokens=1)
+        self._check(chosen)
         self._current = self._begin(tokens, _seeded(chosen))
         return self._current
 
@@ -138,8 +140,13 @@ class Session:
         return generation.reply
 
     def fp16_logits(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Return FP16's logits [V] after ``tokens``, at least one; ends a running generation."""
+        """Return FP16's logits [V] after ``tokens``; ends a running generation.
+
+        Raises:
+            ConfigError: there are none, too many for the context, or one that is no token.
+        """
         self._end_current()
+        self._check_tokens(tokens, room_tokens=0)
         self._cached = ()
         plan = Plan.uniform(Precision.FP16, num_layers=self.info.num_layers)
         for position in range(0, len(tokens), self.info.max_rows):
@@ -162,23 +169,26 @@ class Session:
                 if chat
                 else self.tokenizer.encode(prompt)
             )
-        messages = [item for item in prompt if not isinstance(item, int)]
-        if messages:
-            return self.tokenizer.encode_chat(messages)
-        return [item for item in prompt if isinstance(item, int)]
+        messages = [item for item in prompt if isinstance(item, Mapping)]
+        ids = [int(item) for item in prompt if isinstance(item, Integral)]
+        if max(len(messages), len(ids)) < len(prompt):
+            raise ConfigError("the prompt is neither a text nor all token ids nor all chat messages: give one of these")
+        return self.tokenizer.encode_chat(messages) if messages else ids
 
-    def _check(self, tokens: Sequence[int], config: GenerationConfig) -> None:
-        info = self.info
+    def _check_tokens(self, tokens: Sequence[int], *, room_tokens: int) -> None:
         if not tokens:
             raise ConfigError("the prompt is empty: give at least one token")
-        if len(tokens) >= info.context_tokens:
+        context, vocabulary = self.info.context_tokens, self.info.vocab_size
+        if len(tokens) + room_tokens > context:
             raise ConfigError(
-                f"the prompt has {len(tokens)} tokens, the context holds {info.context_tokens} and needs room for one "
+                f"the prompt has {len(tokens)} tokens, the context holds {context} and needs room for {room_tokens} "
                 "more: shorten the prompt or raise --context"
             )
-        largest = max(tokens)
-        if min(tokens) < 0 or largest >= info.vocab_size:
-            raise ConfigError(f"the prompt holds token id {largest}, expected 0 to {info.vocab_size - 1}")
+        wrong = next((token for token in tokens if not 0 <= token < vocabulary), None)
+        if wrong is not None:
+            raise ConfigError(f"the prompt holds token id {wrong}, expected 0 to {vocabulary - 1}")
+
+    def _check(self, config: GenerationConfig) -> None:
         if config.drafting.three_level:
             raise ConfigError("three-level drafting is not in this version: use --no-three-level")
         if config.drafting.drafter is DrafterKind.MODEL and self._draft_engine is None:
@@ -195,7 +205,6 @@ class Session:
         sampler = Sampler(config.sampling, self.info.vocab_size)
         controller = self._controller(config, kind)
         window = NoWindow() if self.meter is None else self.meter.window("generation")
-        start_ns = self._clock()
         decoder = RoundDecoder(
             engine=self._engine,
             drafter=self._drafter(kind, sampler, draft, tokens),
@@ -204,7 +213,6 @@ class Session:
             passes=target,
             clock=self._clock,
             mark=window.mark,
-            start_ns=start_ns,
         )
         generation = Generation(
             prompt=Prompt(tokens, cached=_common_prefix(tokens, self._cached)),
@@ -212,7 +220,7 @@ class Session:
             decoder=decoder,
             controller=controller,
             text=TextStream(self.tokenizer.decode, stop=config.stop, context=tokens[-6:]),
-            tally=Tally(prompt_tokens=len(tokens), target=target, draft=draft, start_ns=start_ns),
+            tally=Tally(prompt_tokens=len(tokens), target=target, draft=draft),
             window=window,
             power=self._power_guard(config),
             eos_token_ids=self.tokenizer.eos_token_ids,
@@ -231,7 +239,7 @@ class Session:
         self._remember_cache(ended)
         energy, note = self._energy(ended, window)
         return ended.tally.stats(
-            new_tokens=len(ended.events) if not ended.text.is_stopped else ended.text.kept_tokens,
+            new_tokens=len(ended.events),
             fallbacks=(*self.info.fallbacks, *ended.controller.fallbacks),
             energy=energy,
             energy_note=note,
@@ -274,6 +282,8 @@ class Session:
     def _drafter_kind(self, config: GenerationConfig) -> DrafterKind:
         if config.mode not in (Mode.EXACT, Mode.BOUNDED):
             return DrafterKind.NONE
+        if config.mode is Mode.EXACT and config.drafting.draft_length == 0:
+            return DrafterKind.NONE
         if config.drafting.drafter is not DrafterKind.AUTO:
             return config.drafting.drafter
         return DrafterKind.SELF if self._draft_engine is None else DrafterKind.MODEL
@@ -285,7 +295,7 @@ class Session:
             return SelfDrafter(self._engine, sampler, passes)
         if kind is DrafterKind.MODEL:
             assert self._draft_engine is not None
-            cached = min(_common_prefix(tokens, self._draft_cached), len(tokens) - 1)
+            cached = _common_prefix(tokens, self._draft_cached)
             return ModelDrafter(self._draft_engine, sampler, passes, self._shared_tokens, cached=cached)
         return NgramDrafter() if kind is DrafterKind.NGRAM else None
 
@@ -308,6 +318,11 @@ def _seeded(config: GenerationConfig) -> GenerationConfig:
         return config
     sampling: SamplingConfig = replace(config.sampling, seed=secrets.randbits(32))
     return replace(config, sampling=sampling)
+
+
+def _narrowest(engine: Engine, draft_engine: Engine | None) -> int:
+    width = engine.info.vocab_size
+    return width if draft_engine is None else min(width, draft_engine.info.vocab_size)
 
 
 def _common_prefix(tokens: Sequence[int], cached: Sequence[int]) -> int:

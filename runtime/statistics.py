@@ -19,7 +19,7 @@ class Tally:
     prompt_tokens: int
     target: PassCounter
     draft: PassCounter
-    start_ns: int
+    start_ns: int = 0
     first_token_ns: int | None = None
     end_ns: int = 0
     rounds: list[RoundRecord] = field(default_factory=list)

@@ -10,6 +10,7 @@ _ENDINGS = {
     FinishReason.STOP: "",
     FinishReason.LENGTH: "length reached",
     FinishReason.CANCELLED: "interrupted",
+    FinishReason.ERROR: "broke off",
 }
 
 
