@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,17 +55,22 @@ def load(
     tokenizer = TextTokenizer.load(bundle.root)
     draft = bundle.draft if isinstance(bundle.draft, BundleModel) else None
     shared_tokens = None if draft is None else _shared_tokens(bundle.target, draft)
-    meter, note = _open_meter(sensor)
-    engines = [
-        open_engine(model, context_tokens=context, engine=engine, provider=provider, threads=threads)
-        for model in bundle.models
-    ]
+    calibration = _read_calibration(bundle)
     bits = [WeightBits.of(model.architecture, int4_bits=model.entry.int4.bits_per_weight) for model in bundle.models]
+    with ExitStack() as opened:
+        meter, note = _open_meter(sensor)
+        if meter is not None:
+            opened.callback(meter.sensor.close)
+        engines = [
+            open_engine(model, context_tokens=context, engine=engine, provider=provider, threads=threads)
+            for model in bundle.models
+        ]
+        opened.pop_all()
     return Session(
         engine=engines[0],
         tokenizer=tokenizer,
         target_bits=bits[0],
-        calibration=_read_calibration(bundle),
+        calibration=calibration,
         draft_engine=engines[1] if draft is not None else None,
         draft_bits=bits[1] if draft is not None else None,
         shared_tokens=shared_tokens,

@@ -170,4 +170,4 @@ def _onnxruntime_errors() -> tuple[type[Exception], ...]:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:300]
+    return str(error).strip().partition("\n")[0][:300] or "it gave no reason"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,9 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from edgeprec.bundle import CHAT_TEMPLATE, GENERATION, TOKENIZER
 from edgeprec.errors import BundleError, ConfigError
+from edgeprec.strict_json import Fields, parse_json
 
 __all__ = ["Message", "TextTokenizer"]
 
@@ -39,24 +40,14 @@ class TextTokenizer:
         Raises:
             BundleError: a file is missing or not readable as what it should be.
         """
-        generation = _read_json(directory / "generation.json")
-        path = directory / "tokenizer.json"
+        path = directory / TOKENIZER
         try:
-            tokenizer = Tokenizer.from_buffer(path.read_bytes())
-        except OSError as error:
-            raise BundleError(f"{path} cannot be read: {error.strerror}") from error
+            tokenizer = Tokenizer.from_buffer(_read(path))
         except ValueError as error:
             raise BundleError(f"{path} is not a tokenizer ({error}): export the bundle again") from error
-        template = directory / "chat_template.jinja"
-        return cls(
-            tokenizer=tokenizer,
-            chat_template=template.read_text(encoding="utf-8") if template.exists() else None,
-            eos_token_ids=frozenset(generation.get("eos_token_ids", ())),
-            adds_bos=bool(generation.get("add_bos_token", False)),
-            bos_token_id=generation.get("bos_token_id"),
-            bos_token=generation.get("bos_token") or "",
-            eos_token=generation.get("eos_token") or "",
-        )
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return cls(tokenizer=tokenizer, chat_template=_read_template(directory), **_read_generation(directory))
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a raw text, with the begin-of-sequence id where the model wants one."""
@@ -77,10 +68,12 @@ class TextTokenizer:
         """Apply the chat template.
 
         Raises:
-            ConfigError: the model has no template, or the template refuses the messages.
+            ConfigError: the model has no template, a message lacks role or content, or the template refuses them.
         """
         if self.chat_template is None:
             raise ConfigError("this model has no chat template: use run without --chat, or another model")
+        for index, message in enumerate(messages):
+            _check_message(index, message)
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.globals["raise_exception"] = _refuse
         try:
@@ -98,13 +91,40 @@ def _refuse(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _check_message(index: int, message: Message) -> None:
+    for key in ("role", "content"):
+        if not isinstance(message.get(key), str):
+            raise ConfigError(f"chat message {index} has the {key} {message.get(key)!r}, expected a text")
+
+
+def _read(path: Path) -> bytes:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return path.read_bytes()
     except OSError as error:
         raise BundleError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise BundleError(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise BundleError(f"{path} holds a {type(value).__name__}, expected an object")
-    return value
+
+
+def _read_template(directory: Path) -> str | None:
+    path = directory / CHAT_TEMPLATE
+    if not path.exists():
+        return None
+    try:
+        return _read(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{path} is not UTF-8 at byte {error.start}: export the bundle again") from error
+
+
+def _read_generation(directory: Path) -> dict[str, Any]:
+    """Return what ``generation.json`` says of special tokens, under the names of ``TextTokenizer``'s fields."""
+    path = directory / GENERATION
+    fields = Fields(parse_json(_read(path), where=str(path), error=BundleError), where=str(path), error=BundleError)
+    ends = fields.items("eos_token_ids")
+    if not all(isinstance(index, int) for index in ends):
+        raise BundleError(f"{path}: 'eos_token_ids' is {ends}, expected whole numbers")
+    return {
+        "eos_token_ids": frozenset(ends),
+        "adds_bos": fields.optional("add_bos_token", fields.boolean) or False,
+        "bos_token_id": fields.optional("bos_token_id", fields.integer),
+        "bos_token": fields.optional("bos_token", fields.text) or "",
+        "eos_token": fields.optional("eos_token", fields.text) or "",
+    }
