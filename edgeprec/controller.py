@@ -218,9 +218,15 @@ class Controller:
         result = _result(current, outcome)
         self._speculation = self._speculation.after_round(result, energy_exponent=current.energy_exponent)
         if self._flips is not None:
-            verified = max(len(outcome.entropy_bits) - self._flips.pending, 0)
-            limit = flip_limit(self.learned.table, epsilon=self._drafting.epsilon)
-            self._flips = self._flips.after_verify(verified, limit=limit)
+            self._flips = self._after_verify(self._flips, outcome)
+
+    def _after_verify(self, budget: FlipBudget, outcome: Verification) -> FlipBudget:
+        agreed = (True,) * outcome.accepted if outcome.agreed is None else outcome.agreed
+        return budget.after_verify(
+            max(len(outcome.entropy_bits) - budget.pending, 0),
+            limit=flip_limit(self.learned.table, epsilon=self._drafting.epsilon),
+            flips=sum(not verdict for verdict in agreed[: budget.pending]),
+        )
 
     def observe_token(self, entropy_bits: float) -> None:
         """Take the entropy of a token that the decision's plan produced and nobody verifies (gated, int4)."""
