@@ -73,23 +73,23 @@ class Guard:
         )
 
     def after_draft(
-        self, *, emitted: int, cost: float, expected: float | None, plain: float | None, paid: bool
+        self, *, emitted: int, cost: float, expected: float | None, plain: float | None, paid: bool, is_probe: bool
     ) -> Guard:
         """Return the guard after a speculative round.
 
         ``cost`` is what it took, ``expected`` what the cost model thought, ``plain`` a plain step, all in one unit;
-        ``paid`` says whether any drafted token was accepted.
+        ``paid`` says whether any drafted token was accepted, ``is_probe`` whether the round was only a trial.
         """
         grown = self._grown(emitted)
         counted = cost if expected is None else min(cost, _CLIP * expected)
         lost = 0.0 if plain is None else counted / plain - emitted
-        probe = PROBE_TOKENS if paid else min(2 * self.probe_tokens, LONGEST_PROBE_TOKENS)
+        longer = min(2 * self.probe_tokens, LONGEST_PROBE_TOKENS) if is_probe else self.probe_tokens
         return replace(
             grown,
             budget_steps=min(grown.budget_steps - lost, LARGEST_STEPS),
             tokens_since_plain=self.tokens_since_plain + emitted,
             tokens_since_draft=0,
-            probe_tokens=probe,
+            probe_tokens=PROBE_TOKENS if paid else longer,
         )
 
     def _grown(self, tokens: int) -> Guard:

@@ -141,11 +141,10 @@ class Speculation:
 
     def after_round(self, result: RoundResult, *, energy_exponent: float) -> Speculation:
         """Return the state after a verified round."""
-        was_probe = bool(result.drafted) and not self.choice.cap
         return replace(
             self,
             learned=_learned(self.learned, result),
-            choice=replace(self.choice, is_decided=False) if was_probe else self.choice,
+            choice=replace(self.choice, is_decided=False) if result.drafted and self._is_probing else self.choice,
             guard=self._guarded(result, energy_exponent),
             rounds=self.rounds + 1,
         )
@@ -163,7 +162,13 @@ class Speculation:
             expected=costs.round_cost(result.drafted, rung=result.rung),
             plain=costs.round_cost(0),
             paid=result.accepted > 0,
+            is_probe=self._is_probing,
         )
+
+    @property
+    def _is_probing(self) -> bool:
+        """Whether a draft now is only a trial, because the chosen cap is 0."""
+        return self.choice.cap == 0
 
     def _guard_costs(self, energy_exponent: float) -> CostModel:
         """Return the costs that must not exceed plain decoding's: joules when those are asked for and measured."""

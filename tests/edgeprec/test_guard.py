@@ -21,10 +21,12 @@ def _costs(draft_step: float = 0.33, row: float = 0.03) -> CostModel:
     return costs
 
 
-def _round(guard: Guard, costs: CostModel, *, cap: int, accepted: int) -> Guard:
+def _round(guard: Guard, costs: CostModel, *, cap: int, accepted: int, is_probe: bool = False) -> Guard:
     cost, plain = costs.round_cost(cap), costs.round_cost(0)
     assert cost is not None
-    return guard.after_draft(emitted=accepted + 1, cost=cost, expected=cost, plain=plain, paid=accepted > 0)
+    return guard.after_draft(
+        emitted=accepted + 1, cost=cost, expected=cost, plain=plain, paid=accepted > 0, is_probe=is_probe
+    )
 
 
 @pytest.mark.parametrize("wanted", [1, 3, 8])
@@ -108,18 +110,19 @@ def test_probes_back_off_while_they_fail() -> None:
             guard = guard.after_plain()
             wait += 1
         waits.append(wait)
-        guard = _round(guard, costs, cap=1, accepted=0)
+        guard = _round(guard, costs, cap=1, accepted=0, is_probe=True)
     assert waits == [PROBE_TOKENS, 64, 128, LONGEST_PROBE_TOKENS, LONGEST_PROBE_TOKENS, LONGEST_PROBE_TOKENS]
+    assert _round(guard, costs, cap=1, accepted=0).probe_tokens == LONGEST_PROBE_TOKENS
     assert _round(guard, costs, cap=1, accepted=1).probe_tokens == PROBE_TOKENS
 
 
 def test_a_stall_is_not_speculations_fault() -> None:
     """A round that took thirty times what it should counts twice, not thirty times."""
-    guard = Guard(plain_samples=2).after_draft(emitted=2, cost=30.0, expected=1.0, plain=1.0, paid=True)
+    guard = Guard(plain_samples=2).after_draft(emitted=2, cost=30.0, expected=1.0, plain=1.0, paid=True, is_probe=False)
     assert guard.budget_steps == pytest.approx(START_STEPS + 2 * STEPS_PER_TOKEN)
 
 
 def test_a_round_before_plain_was_timed_changes_no_budget() -> None:
     """Without a plain step's cost nothing can be called lost."""
-    guard = Guard().after_draft(emitted=1, cost=9.0, expected=None, plain=None, paid=False)
+    guard = Guard().after_draft(emitted=1, cost=9.0, expected=None, plain=None, paid=False, is_probe=False)
     assert guard.budget_steps == pytest.approx(START_STEPS + STEPS_PER_TOKEN)
