@@ -47,7 +47,7 @@ def round_scales(scales: Array) -> Array:
     magnitude = np.clip(np.abs(scales), _FP16_SMALLEST, FP16_MAX)
     nearest = magnitude.astype(np.float16)
     is_short = nearest.astype(np.float32) < magnitude * (1.0 - _SHORTFALL)
-    rounded = np.where(is_short, np.nextafter(nearest, np.float16(np.inf)), nearest).astype(np.float32)
+    rounded = np.where(is_short, np.nextafter(nearest, np.float16(FP16_MAX)), nearest).astype(np.float32)
     return np.where(scales == 0.0, np.float32(1.0), np.copysign(rounded, scales))
 
 
