@@ -159,6 +159,11 @@ class Controller:
         return self._gear.gear
 
     @property
+    def band(self) -> Band:
+        """Return the thresholds in use; theta_high may follow the costs measured here."""
+        return self._band
+
+    @property
     def smoothed_bits(self) -> float | None:
         """Return the smoothed entropy of the emitted tokens."""
         return self._entropy.bits

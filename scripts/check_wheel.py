@@ -25,6 +25,7 @@ start = time.perf_counter()
 import edgeprec
 print((time.perf_counter() - start) * 1e3, edgeprec.__file__, *sorted(sys.modules))
 """
+RUN_ONLY = "import edgeprec.api, edgeprec.runtime.session, edgeprec.cli.run"
 
 
 def package_folders() -> dict[str, Path]:
@@ -75,6 +76,7 @@ def import_faults(wheel: Path, work: Path) -> list[str]:
         for _ in range(3)
     ]
     subprocess.run([environment / "bin" / "edgeprec", "--version"], check=True, cwd=work)
+    subprocess.run([python, "-c", RUN_ONLY], check=True, cwd=work)
     fastest_ms = min(float(probe[0]) for probe in probes)
     print(f"import edgeprec: {fastest_ms:.1f} ms")
     faults = [f"import edgeprec loads {name}" for name in HEAVY if name in probes[0][2:]]

@@ -27,6 +27,7 @@ class ReportRun:
     reply: Reply
     events: Sequence[TokenEvent]
     rounds: Sequence[RoundRecord]
+    thresholds: tuple[float, float] | None = None  # theta_low and theta_high in bits, as they were at the end
     baseline: Reply | None = None
 
 
@@ -37,7 +38,6 @@ class Report:
     title: str
     facts: Sequence[tuple[str, str]]
     num_layers: int
-    thresholds: tuple[float, float] | None
     runs: Sequence[ReportRun]
     notes: Sequence[str] = ()
 
@@ -77,7 +77,7 @@ def _section(run: ReportRun, report: Report) -> _Section:
         run=run,
         spans=tuple((event.source.value, event.text, describe(event)) for event in run.events if event.text),
         kinds=tuple(kind.value for kind in TokenSource if any(event.source is kind for event in run.events)),
-        timeline=draw_timeline(run.events, run.rounds, num_layers=report.num_layers, thresholds=report.thresholds),
+        timeline=draw_timeline(run.events, run.rounds, num_layers=report.num_layers, thresholds=run.thresholds),
         tiles=_tiles(run.reply, comparison),
         rows=_rows(run.reply),
         comparison=comparison,

@@ -13,7 +13,8 @@ from edgeprec.runtime.reply import RoundRecord, TokenEvent
 
 __all__ = ["Box", "Dot", "Line", "Tick", "Timeline", "draw_timeline"]
 
-_LEFT, _RIGHT, _MIN_WIDTH = 112.0, 74.0, 1040.0
+_LEFT, _RIGHT, _MIN_WIDTH = 120.0, 78.0, 1052.0
+_OUT_OF_SIGHT = 1.5  # thresholds this many times above the highest entropy do not stretch the scale
 _MIN_STEP, _MAX_STEP = 4.0, 26.0
 _ENTROPY_TOP, _ENTROPY_HEIGHT = 16.0, 168.0
 _GEAR_TOP, _GEAR_HEIGHT = 200.0, 12.0
@@ -150,7 +151,8 @@ class _Scale:
         self.step = min(max((_MIN_WIDTH - _LEFT - _RIGHT) / count, _MIN_STEP), _MAX_STEP)
         self.width = max(_MIN_WIDTH, _LEFT + _RIGHT + self.step * count)
         highest = max([event.entropy_bits for event in events if math.isfinite(event.entropy_bits)], default=1.0)
-        self.max_bits = math.ceil(max(highest, 1.0, *(thresholds or (0.0,))) * 1.02)
+        near = [bits for bits in thresholds or () if bits <= highest * _OUT_OF_SIGHT]
+        self.max_bits = math.ceil(max(highest, 1.0, *near) * 1.02)
         self.token_step = next((step for step in (5, 10, 20, 50, 100, 200, 500) if step * self.step >= 48), 1000)
 
     def left_of(self, index: float) -> float:
@@ -205,8 +207,10 @@ def _band(thresholds: tuple[float, float] | None, scale: _Scale, count: int) -> 
 def _threshold_lines(thresholds: tuple[float, float] | None, scale: _Scale) -> tuple[Line, ...]:
     if thresholds is None:
         return ()
-    low, high = thresholds
-    return (Line(scale.bits_y(low), f"\u03b8 low {low:.2f}"), Line(scale.bits_y(high), f"\u03b8 high {high:.2f}"))
+    named = zip(("low", "high"), thresholds, strict=True)
+    return tuple(
+        Line(scale.bits_y(bits), f"θ {name} {bits:.3g}{' ↑' if bits > scale.max_bits else ''}") for name, bits in named
+    )
 
 
 def _gears(events: Sequence[TokenEvent], scale: _Scale) -> Iterator[Box]:

@@ -19,7 +19,7 @@ from edgeprec.cli.errors import run_and_report
 from edgeprec.cli.group import cli
 from edgeprec.config import GenerationConfig, Mode
 from edgeprec.errors import ConfigError
-from edgeprec.gears import Gear
+from edgeprec.gears import Band, Gear
 from edgeprec.runtime.engine import EngineInfo
 from edgeprec.runtime.reply import FinishReason, Reply, RoundRecord, Stats, TokenEvent, TokenSource
 
@@ -118,6 +118,9 @@ class FakeGeneration:
     before_token: Callable[[int], None] = lambda _index: None
     rounds: list[RoundRecord] = field(default_factory=list)
     is_cancelled: bool = False
+    controller: SimpleNamespace = field(
+        default_factory=lambda: SimpleNamespace(band=Band(theta_low_bits=0.6, theta_high_bits=2.0, hold_tokens=4))
+    )
 
     def __iter__(self) -> Iterator[TokenEvent]:
         for index, event in enumerate(self.events):

@@ -22,12 +22,20 @@ def run_of(script: SimpleNamespace, *, baseline: Reply | None = None, **stats: A
     reply = script.reply(events)
     reply = replace(reply, stats=replace(reply.stats, **stats))
     rounds = [script.round(index) for index in range(4)]
-    return ReportRun(name="A run", prompt="Why?", reply=reply, events=events, rounds=rounds, baseline=baseline)
+    return ReportRun(
+        name="A run",
+        prompt="Why?",
+        reply=reply,
+        events=events,
+        rounds=rounds,
+        thresholds=(0.5, 2.0),
+        baseline=baseline,
+    )
 
 
 def page_of(*runs: ReportRun, **changes: Any) -> str:
     """Render a report of ``runs``."""
-    settings: dict[str, Any] = {"title": "pair", "facts": [("engine", "onnxruntime")], "thresholds": (0.5, 2.0)}
+    settings: dict[str, Any] = {"title": "pair", "facts": [("engine", "onnxruntime")]}
     return render_report(Report(num_layers=6, runs=runs, **{**settings, **changes}))
 
 
@@ -135,4 +143,4 @@ def test_a_reply_of_hardly_a_token_has_a_page(script: SimpleNamespace, count: in
     """An interrupt before the first round still leaves a report."""
     events = [script.event(index) for index in range(count)]
     run = ReportRun(name="A run", prompt="Why?", reply=script.reply(events), events=events, rounds=[])
-    assert "<svg" in page_of(run, thresholds=None)
+    assert "<svg" in page_of(run)

@@ -83,6 +83,15 @@ def test_thresholds_are_lines_at_their_bits(script: SimpleNamespace) -> None:
     assert draw(script, 10, thresholds=None).thresholds == ()
 
 
+def test_a_threshold_far_above_does_not_flatten_the_curve(script: SimpleNamespace) -> None:
+    """A theta_high of 32 bits means never: it is named at the upper edge with an arrow."""
+    timeline = draw(script, 20, thresholds=(0.5, 32.0))
+    assert max(int(tick.label) for tick in timeline.bits) < 8
+    high = timeline.thresholds[1]
+    assert high.y == timeline.entropy_top
+    assert high.label.endswith("32 \u2191")
+
+
 def test_a_value_that_is_not_finite_is_drawn_at_zero(script: SimpleNamespace) -> None:
     """A drafter without logits has no entropy; the picture must not break on it."""
     events = [script.event(0, entropy_bits=math.nan), script.event(1, entropy_bits=1.0)]
