@@ -11,7 +11,6 @@ Names are loaded when they are first used: ``import edgeprec`` itself imports no
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,6 +48,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
+        from importlib.metadata import version
+
         return version("edgeprec")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
