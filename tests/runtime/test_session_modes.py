@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ def test_gear_holds_between_changes(make_rig: MakeRig, calibration: MakeCalibrat
     gears = [event.gear for event in reply.events[1:]]
     changes = [index for index in range(1, len(gears)) if gears[index] != gears[index - 1]]
     assert changes
-    assert all(later - earlier >= hold for earlier, later in zip(changes, changes[1:], strict=False))
+    assert all(later - earlier >= hold for earlier, later in pairwise(changes))
 
 
 def test_gated_that_never_leaves_high_is_fp16(make_rig: MakeRig) -> None:
@@ -67,7 +68,7 @@ def test_bounded_emits_unverified_tokens_and_repairs_the_cache(make_rig: MakeRig
     assert {event.source for event in reply.events[1:]} >= {TokenSource.UNVERIFIED}
     fp16 = [asked for asked in rig.target.passes if asked.is_fp16]
     assert max(len(asked.tokens) for asked in fp16) == 16
-    gaps = [b.position - a.position for a, b in zip(fp16, fp16[1:], strict=False)]
+    gaps = [b.position - a.position for a, b in pairwise(fp16)]
     assert max(gaps) <= 16
 
 
