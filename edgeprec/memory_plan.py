@@ -13,11 +13,10 @@ from edgeprec.architecture import ModelConfig
 from edgeprec.available_memory import AvailableMemory
 from edgeprec.bundle_model import ModelEntry
 from edgeprec.errors import ConfigError, MemoryBudgetError
-from edgeprec.tensor_names import num_linear_weights
+from edgeprec.tensor_names import num_linear_weights, shares_fp16_constants
 
 __all__ = [
     "ONNXRUNTIME_CPU",
-    "TORCH_CUDA",
     "MemoryPlan",
     "MemoryProfile",
     "check_context",
@@ -32,37 +31,29 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryProfile:
-    """What one engine makes of a bundle's bytes once loaded; measured, see ``docs/lab-notes.md``."""
+    """What one engine makes of a bundle's bytes once loaded; measured, see ``docs/bundle-format.md``."""
 
     engine: str
     fp16_bytes_per_weight: float  # a linear's FP16 variant as it lies in memory
+    shared_fp16_bytes_per_weight: float  # the same where the graph keeps it outside its branches
     int4_bytes_per_byte: float  # the INT4 file as it lies in memory
     embedding_bytes_per_weight: float
-    tied_head_bytes_per_weight: float  # a second copy of the embedding where it serves as the head
+    copies_tied_head: bool  # where the embedding serves as the head too, the head is a weight of its own
     cache_bytes_per_value: int
-    logits_rows: int
+    logits_rows: int  # rows of float32 logits in all buffers together
     base_bytes: int  # libraries, graphs, tokenizer, buffers
 
 
 ONNXRUNTIME_CPU = MemoryProfile(
     engine="onnxruntime",
-    fp16_bytes_per_weight=4.0,  # float32 compute: the Cast behind each weight folds at load
-    int4_bytes_per_byte=1.5,
+    fp16_bytes_per_weight=8.0,  # float32 compute: the weight's Cast folds at load, and its packed copy lies beside it
+    shared_fp16_bytes_per_weight=4.0,  # the packed copy alone
+    int4_bytes_per_byte=2.1,  # a packed copy here too, with scales in float32
     embedding_bytes_per_weight=2.0,
-    tied_head_bytes_per_weight=4.0,
+    copies_tied_head=True,
     cache_bytes_per_value=4,
-    logits_rows=64,
-    base_bytes=200 * _MIB,
-)
-TORCH_CUDA = MemoryProfile(
-    engine="torch",
-    fp16_bytes_per_weight=2.0,
-    int4_bytes_per_byte=1.0,
-    embedding_bytes_per_weight=2.0,
-    tied_head_bytes_per_weight=0.0,
-    cache_bytes_per_value=2,
-    logits_rows=64,
-    base_bytes=700 * _MIB,
+    logits_rows=192,
+    base_bytes=160 * _MIB,
 )
 
 
@@ -169,9 +160,10 @@ def _cache_bytes_per_token(configs: Sequence[ModelConfig], profile: MemoryProfil
 def _fp16_bytes(model: ModelEntry, profile: MemoryProfile) -> int:
     config = model.architecture
     weights = num_linear_weights(config)
-    if model.shares_head or config.tied_embeddings:
+    if model.shares_head or (config.tied_embeddings and not profile.copies_tied_head):
         weights -= config.vocab_size * config.hidden_size
-    return int(weights * profile.fp16_bytes_per_weight)
+    is_shared = shares_fp16_constants(config)
+    return int(weights * (profile.shared_fp16_bytes_per_weight if is_shared else profile.fp16_bytes_per_weight))
 
 
 def _int4_bytes(model: ModelEntry, profile: MemoryProfile) -> int:
@@ -179,11 +171,10 @@ def _int4_bytes(model: ModelEntry, profile: MemoryProfile) -> int:
 
 
 def _embedding_bytes(model: ModelEntry, profile: MemoryProfile) -> int:
+    if model.shares_embedding:
+        return 0
     config = model.architecture
-    weights = config.vocab_size * config.hidden_size
-    table = 0.0 if model.shares_embedding else profile.embedding_bytes_per_weight
-    is_second_copy = config.tied_embeddings and not model.shares_head
-    return int(weights * (table + (profile.tied_head_bytes_per_weight if is_second_copy else 0.0)))
+    return int(config.vocab_size * config.hidden_size * profile.embedding_bytes_per_weight)
 
 
 def _mib(size_bytes: int) -> str:

@@ -17,6 +17,7 @@ from edgeprec.architecture import LINEARS, ModelConfig
 from edgeprec.tensor_spec import TensorSpec, TensorType
 
 __all__ = [
+    "HOIST_BYTES",
     "fp16_layer_tensors",
     "fp16_tensors",
     "int4_linear_tensors",
@@ -24,7 +25,10 @@ __all__ = [
     "linear_name",
     "linear_names",
     "num_linear_weights",
+    "shares_fp16_constants",
 ]
+
+HOIST_BYTES = 1 << 30
 
 
 def linear_name(layer: int, linear: str) -> str:
@@ -42,6 +46,15 @@ def num_linear_weights(config: ModelConfig) -> int:
     shapes = [config.linear_shape(linear) for linear in LINEARS]
     head_k, head_n = config.linear_shape("head")
     return config.num_layers * sum(k * n for k, n in shapes) + head_k * head_n
+
+
+def shares_fp16_constants(config: ModelConfig) -> bool:
+    """Return whether the graph keeps FP16 weights outside its If branches.
+
+    Inside a branch ONNX Runtime keeps a weight twice once it is packed; outside it does not, and each If then takes
+    some 20 us more (measured, docs/lab-notes.md). So models whose float32 weights pass 1 GiB keep them outside.
+    """
+    return 4 * num_linear_weights(config) > HOIST_BYTES
 
 
 def fp16_tensors(

@@ -36,9 +36,19 @@ from edgeprec.export.tensor_file import TensorFileWriter, WrittenRange
 from edgeprec.file_digest import file_sha256
 from edgeprec.tensor_spec import TensorPlacement, TensorSpec
 
-__all__ = ["BundleTransaction", "Step"]
+__all__ = ["BundleTransaction", "Step", "require_free_output"]
 
 _logger = logging.getLogger(__name__)
+
+
+def require_free_output(output: Path) -> None:
+    """Refuse an output that exists; call it before long work that comes before the transaction.
+
+    Raises:
+        ConfigError: something lies there.
+    """
+    if os.path.lexists(output):
+        raise ConfigError(f"{output} already exists: choose another folder with -o, or delete it")
 
 
 @dataclass(slots=True)
@@ -68,6 +78,8 @@ class BundleTransaction:
     """
 
     def __init__(self, output: Path, *, resume: bool, fingerprint: str) -> None:
+        if not output.name:
+            raise ConfigError(f"{output} cannot become a bundle: choose a new folder with -o")
         self._output = output
         self._resume = resume
         self._fingerprint = fingerprint
@@ -212,7 +224,7 @@ class BundleTransaction:
             if manifest is not None and manifest.export_fingerprint == self._fingerprint:
                 self._is_complete = True
                 return
-        raise ConfigError(f"{self._output} already exists: choose another folder with -o, or delete it")
+        require_free_output(self._output)
 
     def _adopt(self, entry: StepEntry) -> None:
         """Count a step of an earlier run as done if its bytes are still there."""

@@ -14,20 +14,21 @@ from edgeprec.bundle_model import ModelEntry
 from edgeprec.errors import ConfigError, MemoryBudgetError
 from edgeprec.memory_plan import (
     ONNXRUNTIME_CPU,
-    TORCH_CUDA,
     MemoryProfile,
     largest_context,
     memory_by_context,
     plan_memory,
     require_memory,
 )
+from edgeprec.tensor_names import num_linear_weights
 
 SIMPLE = MemoryProfile(
     engine="simple",
     fp16_bytes_per_weight=2.0,
+    shared_fp16_bytes_per_weight=1.0,
     int4_bytes_per_byte=1.0,
     embedding_bytes_per_weight=2.0,
-    tied_head_bytes_per_weight=0.0,
+    copies_tied_head=False,
     cache_bytes_per_value=4,
     logits_rows=1,
     base_bytes=1000,
@@ -73,8 +74,23 @@ def test_an_untied_head_is_counted(bundles: ModuleType, target: ModelEntry) -> N
     assert plans[0].fp16_bytes - plans[1].fp16_bytes == 2 * 21 * 16
 
 
+def test_a_tied_head_may_be_a_weight_of_its_own(target: ModelEntry) -> None:
+    """An engine that packs weights has the embedding a second time where it serves as the head."""
+    copying = replace(SIMPLE, copies_tied_head=True)
+    plans = [plan_memory([target], profile=profile, context_tokens=1) for profile in (copying, SIMPLE)]
+    assert plans[0].fp16_bytes - plans[1].fp16_bytes == 2 * 21 * 16
+
+
+def test_weights_outside_the_branches_lie_once(bundles: ModuleType, target: ModelEntry) -> None:
+    """A large model's graph keeps FP16 weights where the engine holds one copy, and the plan knows it."""
+    large = bundles.make_entry(config=bundles.make_config(hidden_size=4096, intermediate_size=16384, num_layers=2))
+    for model, bytes_per_weight in ((target, 2), (large, 1)):
+        linears = num_linear_weights(model.architecture) - 21 * model.architecture.hidden_size
+        assert plan_memory([model], profile=SIMPLE, context_tokens=1).fp16_bytes == bytes_per_weight * linears
+
+
 @given(spare=st.integers(0, 10_000_000))
-@pytest.mark.parametrize("profile", [SIMPLE, ONNXRUNTIME_CPU, TORCH_CUDA], ids=lambda profile: profile.engine)
+@pytest.mark.parametrize("profile", [SIMPLE, ONNXRUNTIME_CPU], ids=lambda profile: profile.engine)
 def test_largest_context_is_the_largest(target: ModelEntry, profile: MemoryProfile, spare: int) -> None:
     """The context named fits, and one token more does not unless the model ends there."""
     available = plan_memory([target], profile=profile, context_tokens=0).total_bytes + spare

@@ -1,7 +1,8 @@
 """Kill a small export at every system call that changes the disk, resume it, and print what came of it as JSON.
 
-Run as ``python kill_driver.py FOLDER``. Each export runs in a forked child; a child that is to die sends itself SIGKILL
-before its n-th call, or in the middle of it where the call writes bytes. The product knows nothing of this.
+Run as ``python kill_driver.py FOLDER SHARE``; SHARE 1 tries every kill, SHARE n every n-th. Each export runs in a forked
+child; a child that is to die sends itself SIGKILL before its n-th call, or in the middle of it where the call writes
+bytes. The product knows nothing of this.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import shutil
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,9 @@ ENTRY = ModelEntry(
     ),
     graphs={"fp32": "target/model.fp32.onnx"},
 )
+
+
+Export = Callable[[Path], object]
 
 
 def export(output: Path) -> None:
@@ -138,7 +143,7 @@ def die_at(number: int, *, torn: bool) -> list[str]:
     return made
 
 
-def run_child(output: Path, *, number: int = 0, torn: bool = False) -> tuple[int, list[str]]:
+def run_child(export: Export, output: Path, *, number: int = 0, torn: bool = False) -> tuple[int, list[str]]:
     """Export in a child; return its wait status and, if it lived, the calls it made."""
     read_end, write_end = os.pipe()
     child = os.fork()
@@ -175,13 +180,13 @@ def digest(output: Path) -> str:
     return total.hexdigest()
 
 
-def attempt(output: Path, kills: list[tuple[int, bool]]) -> dict[str, Any]:
+def attempt(export: Export, output: Path, kills: list[tuple[int, bool]]) -> dict[str, Any]:
     """Kill an export at each of ``kills`` in turn, then let it end; return what was seen."""
     seen = []
     for number, torn in kills:
-        status, _ = run_child(output, number=number, torn=torn)
+        status, _ = run_child(export, output, number=number, torn=torn)
         seen.append({"status": status, "digest": digest(output)})
-    status, _ = run_child(output)
+    status, _ = run_child(export, output)
     result = {
         "kills": kills,
         "seen": seen,
@@ -194,19 +199,25 @@ def attempt(output: Path, kills: list[tuple[int, bool]]) -> dict[str, Any]:
     return result
 
 
-def main(folder: Path) -> None:
-    """Print the digest of an uninterrupted export, its number of calls, and every attempt."""
-    status, calls = run_child(folder / "reference")
-    reference = digest(folder / "reference")
-    (folder / "work").mkdir()
+def experiment(export: Export, folder: Path, choose: Callable[[list[str]], list[list[tuple[int, bool]]]]) -> None:
+    """Print the digest of an uninterrupted export, the calls it made, and every attempt ``choose`` wants."""
+    reference = folder / "reference" / "x.edgeprec"
     output = folder / "work" / "x.edgeprec"
+    for path in (reference, output):
+        path.parent.mkdir()
+    status, calls = run_child(export, reference)
+    results = [attempt(export, output, kills) for kills in choose(calls)]
+    values = {"status": status, "calls": calls, "reference": digest(reference), "results": results}
+    sys.stdout.write(json.dumps(values))
+
+
+def everywhere(calls: list[str]) -> list[list[tuple[int, bool]]]:
+    """Return a kill before each call, one in the middle of each write, and some pairs of kills."""
     every = [[(number, False)] for number in range(1, len(calls) + 1)]
     every += [[(number, True)] for number, name in enumerate(calls, 1) if name == "pwrite"]
     draw = random.Random(5)
-    twice = [[(draw.randint(1, len(calls)), draw.random() < 0.5) for _ in range(2)] for _ in range(DOUBLE_KILLS)]
-    results = [attempt(output, kills) for kills in every + twice]
-    sys.stdout.write(json.dumps({"status": status, "calls": calls, "reference": reference, "results": results}))
+    return every + [[(draw.randint(1, len(calls)), draw.random() < 0.5) for _ in range(2)] for _ in range(DOUBLE_KILLS)]
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    experiment(export, Path(sys.argv[1]), lambda calls: everywhere(calls)[:: int(sys.argv[2])])

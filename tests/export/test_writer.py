@@ -18,7 +18,7 @@ from edgeprec.bundle import Bundle
 from edgeprec.bundle_verify import verify_bundle
 from edgeprec.errors import ConfigError, EdgePrecError
 from edgeprec.export import disk
-from edgeprec.export.writer import BundleTransaction
+from edgeprec.export.writer import BundleTransaction, require_free_output
 from edgeprec.tensor_spec import TensorSpec, TensorType
 
 SPECS = (TensorSpec("a", TensorType.F32, (4,)), TensorSpec("b", TensorType.F32, (4,)))
@@ -268,6 +268,28 @@ def test_unwritable_output(tmp_path: Path, parent: str) -> None:
     with pytest.raises(ConfigError, match=r"cannot write into .*choose another folder with -o") as caught:
         begin(tmp_path / parent / "x.edgeprec").__enter__()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("output", [Path(), Path("."), Path("/")])
+def test_output_without_a_name(output: Path) -> None:
+    """The folder one stands in is no place for a new bundle."""
+    with pytest.raises(ConfigError, match="cannot become a bundle"):
+        begin(output)
+
+
+def test_a_file_where_the_work_would_lie(output: Path) -> None:
+    """A file named like the unfinished folder is not removed."""
+    output.with_name("x.edgeprec.partial").write_text("precious")
+    with pytest.raises(ConfigError, match="File exists"):
+        begin(output).__enter__()
+
+
+def test_output_can_be_checked_before_any_work(output: Path) -> None:
+    """A command that reads its source first can refuse an existing output before that."""
+    require_free_output(output)
+    output.mkdir()
+    with pytest.raises(ConfigError, match="already exists"):
+        require_free_output(output)
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])

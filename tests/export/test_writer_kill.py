@@ -13,27 +13,28 @@ from typing import Any
 
 import pytest
 
-DRIVER = Path(__file__).with_name("kill_driver.py")
+QUICK = [("kill_driver.py", "9", 15), ("kill_pipeline.py", "3", 3)]
+THOROUGH = [("kill_driver.py", "1", 134), ("kill_pipeline.py", "12", 12)]
+EXPERIMENTS = [*QUICK, *(pytest.param(experiment, marks=pytest.mark.slow) for experiment in THOROUGH)]
 
 
-@pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Run the driver once: every single kill, and some pairs of kills."""
-    folder = tmp_path_factory.mktemp("kill")
+@pytest.fixture(scope="module", params=EXPERIMENTS, ids=lambda experiment: "-".join(map(str, experiment[:2])))
+def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Run a driver once: a made-up export killed everywhere, or a real one killed here and there."""
+    script, amount, least = request.param
+    command = [sys.executable, str(Path(__file__).with_name(script)), str(tmp_path_factory.mktemp("kill")), amount]
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(DRIVER), str(folder)], check=True, capture_output=True, text=True, env=environment
-    )
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    return result | {"least": least}
 
 
 def test_kills_happened_everywhere(outcome: dict[str, Any]) -> None:
-    """The experiment is what it claims: the export works alone, and each of its calls was a place to die."""
+    """The experiment is what it claims: the export works alone, and the calls it makes were places to die."""
     assert outcome["status"] == 0
     assert len(outcome["reference"]) == 64
     single = [result for result in outcome["results"] if len(result["kills"]) == 1]
-    assert len(single) > len(outcome["calls"]) > 100
+    assert len(single) >= outcome["least"]
     assert all(result["seen"][0]["status"] == signal.SIGKILL for result in single)
 
 
