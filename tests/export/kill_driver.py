@@ -1,8 +1,8 @@
 """Kill a small export at every system call that changes the disk, resume it, and print what came of it as JSON.
 
-Run as ``python kill_driver.py FOLDER SHARE``; SHARE 1 tries every kill, SHARE n every n-th. Each export runs in a forked
-child; a child that is to die sends itself SIGKILL before its n-th call, or in the middle of it where the call writes
-bytes. The product knows nothing of this.
+Run as ``python kill_driver.py FOLDER SHARE``; SHARE 1 tries every kill, SHARE n every n-th. Each export runs in a
+forked child; a child that is to die sends itself SIGKILL before its n-th call, or in the middle of it where the call
+writes bytes. The product knows nothing of this.
 """
 
 from __future__ import annotations
