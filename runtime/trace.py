@@ -1,9 +1,9 @@
 """The trace of a generation: one JSON object a line, written as it happens.
 
 The first line is a header (``type`` header, ``schema_version``, then what the caller gives). After it come lines of
-type ``token`` (a ``TokenEvent``), ``round`` (a ``RoundRecord``), ``power`` (rails in milliwatts) and a last one, ``end``. Times
-are nanoseconds since the start of the generation; a number that is not finite is null. Every line is flushed, so a
-trace is whole up to the moment a process dies.
+type ``token`` (a ``TokenEvent``), ``round`` (a ``RoundRecord``), ``power`` (rails in milliwatts) and a last one,
+``end``. Times are nanoseconds since the start of the generation; a number that is not finite is null. Every line is
+flushed, so a trace is whole up to the moment a process dies.
 """
 
 from __future__ import annotations

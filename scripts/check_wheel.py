@@ -70,7 +70,7 @@ def import_faults(wheel: Path, work: Path) -> list[str]:
     environment = work / "venv"
     venv.create(environment, with_pip=True)
     python = environment / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True)
+    subprocess.run([python, "-m", "pip", "install", "-qq", wheel], check=True)
     probes = [
         subprocess.run([python, "-c", PROBE], check=True, cwd=work, capture_output=True, text=True).stdout.split()
         for _ in range(3)

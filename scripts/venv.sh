@@ -40,7 +40,7 @@ make_venv() {
 install() {
     local stamp=".venv/installed-${1//,/-}"
     if [ ! "$stamp" -nt pyproject.toml ]; then
-        python -m pip install --quiet --editable ".[$1]"
+        python -m pip install -qq --editable ".[$1]"
         touch "$stamp"
     fi
 }
