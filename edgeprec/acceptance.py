@@ -140,10 +140,10 @@ class DraftProfile:
     reached: tuple[float, ...]
     tried: tuple[float, ...]
     accepted: tuple[float, ...]
-    forgetting: float = 0.96
+    forgetting: float = 0.98
 
     @classmethod
-    def empty(cls, places: int, *, forgetting: float = 0.96) -> DraftProfile:
+    def empty(cls, places: int, *, forgetting: float = 0.98) -> DraftProfile:
         """Return the profile before the first round."""
         zeros = (0.0,) * places
         return cls(asked=zeros, reached=zeros, tried=zeros, accepted=zeros, forgetting=forgetting)
@@ -157,6 +157,16 @@ class DraftProfile:
             reached=self._faded(self.reached, min(drafted, cap)),
             tried=self._faded(self.tried, min(accepted + 1, drafted)),
             accepted=self._faded(self.accepted, accepted),
+        )
+
+    def faded(self, keep: float) -> DraftProfile:
+        """Return the profile with every count multiplied by ``keep``: time has passed without a draft."""
+        return replace(
+            self,
+            asked=tuple(keep * count for count in self.asked),
+            reached=tuple(keep * count for count in self.reached),
+            tried=tuple(keep * count for count in self.tried),
+            accepted=tuple(keep * count for count in self.accepted),
         )
 
     def acceptance(self, default: float) -> tuple[float, ...]:

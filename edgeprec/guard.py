@@ -3,7 +3,7 @@
 The budget starts with ``START_STEPS``, grows by ``STEPS_PER_TOKEN`` with every emitted token, and every speculative
 round takes from it what it cost beyond plain decoding of the same tokens, or adds what it saved. A round may only
 draft as far as the worst case, all of it rejected, stays within the budget. So speculation that always fails costs at
-most ``START_STEPS + STEPS_PER_TOKEN * tokens`` plain steps: 2.5 % of 128 tokens, 1.5 % in the long run. What was
+most ``START_STEPS + STEPS_PER_TOKEN * tokens`` plain steps: 2.3 % of 128 tokens, 1.5 % in the long run. What was
 saved counts up to ``LARGEST_STEPS``, so a text that turns bad cannot eat up all that a good one has won.
 
 While the cap chosen from measured costs is 0, a draft of one token is tried now and then: after ``PROBE_TOKENS`` plain
@@ -18,7 +18,7 @@ from edgeprec.costs import CostModel
 
 __all__ = ["Guard"]
 
-START_STEPS = 1.25
+START_STEPS = 1.0
 STEPS_PER_TOKEN = 0.015
 LARGEST_STEPS = 8.0
 PROBE_TOKENS = 32

@@ -17,6 +17,8 @@ __all__ = ["CapPlan", "Learned", "RoundResult", "Speculation"]
 _FIRST_CAP = 2
 _PLACES = 15
 _ENOUGH_PLAIN_SAMPLES = 2
+_PLAIN_KEEP = 0.99  # of the profile per plain round: an old verdict is looked at again
+_SEQUENCE_KEEP = 0.25  # of the profile per sequence: another text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,7 @@ class Speculation:
     @classmethod
     def start(cls, learned: Learned, *, largest_cap: int) -> Speculation:
         """Begin a sequence; a plain step timed before need not be timed again at once."""
+        learned = replace(learned, profile=learned.profile.faded(_SEQUENCE_KEEP))
         samples = _ENOUGH_PLAIN_SAMPLES if learned.seconds.verify.has_measured(1) else 0
         return cls(learned=learned, largest_cap=largest_cap, guard=Guard(plain_samples=samples))
 
@@ -185,7 +188,9 @@ def _learned(learned: Learned, result: RoundResult) -> Learned:
     table, profile, adaedl = learned.table, learned.profile, learned.adaedl
     if result.outcomes is not None:
         table = table.counted(result.cells, result.outcomes)
-    elif result.cap:
+    elif not result.cap:
+        profile = profile.faded(_PLAIN_KEEP)
+    else:
         table = table.updated(result.cells, accepted=result.accepted)
         profile = profile.updated(drafted=result.drafted, accepted=result.accepted, cap=result.cap)
         adaedl = adaedl.updated(drafted=result.drafted, accepted=result.accepted)

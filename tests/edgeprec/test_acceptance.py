@@ -183,6 +183,16 @@ def test_profile_learns_how_far_a_rule_lets_drafts_go() -> None:
     assert profile.reach() == pytest.approx([1.0, 0.7, 0.49, 0.343], abs=0.04)
 
 
+def test_a_faded_profile_returns_to_the_default() -> None:
+    """Without drafts an old verdict loses weight, until the table's rate stands again."""
+    profile = DraftProfile.empty(2)
+    for _ in range(40):
+        profile = profile.updated(drafted=1, accepted=0, cap=1)
+    assert profile.acceptance(0.8)[0] < 0.15
+    assert profile.faded(0.1).acceptance(0.8)[0] > 0.4
+    assert profile.faded(0.0) == DraftProfile.empty(2)
+
+
 def test_untried_places_take_the_rate_before_them() -> None:
     """A cap of one says something about the second place too."""
     profile = DraftProfile.empty(3)

@@ -202,3 +202,37 @@ def test_noise_is_added_to_the_scores() -> None:
     for position in range(20):
         noise = gumbel_noise(seed=11, position=position, vocab_size=6)
         assert sampler.choose(_ROW, position=position) == int((_ROW / np.float32(0.7) + noise).argmax())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.7},
+        {"top_k": 7},
+        {"top_p": 0.8},
+        {"min_p": 0.1},
+        {"repetition_penalty": 1.3},
+        {"temperature": 1.4, "top_k": 20, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.2},
+    ],
+)
+def test_distribution_equals_hugging_face(settings: dict[str, float]) -> None:
+    """Filters, their order and the penalty are those of transformers' generate."""
+    torch = pytest.importorskip("torch")
+    processors = pytest.importorskip("transformers.generation.logits_process")
+    config = SamplingConfig(**{"temperature": 1.0, "seed": 0, **settings})  # type: ignore[arg-type]
+    chain = [processors.RepetitionPenaltyLogitsProcessor(config.repetition_penalty)]
+    chain.append(processors.TemperatureLogitsWarper(config.temperature))
+    chain += [processors.TopKLogitsWarper(config.top_k)] if config.top_k else []
+    chain += [processors.TopPLogitsWarper(config.top_p)] if config.top_p < 1.0 else []
+    chain += [processors.MinPLogitsWarper(config.min_p)] if config.min_p else []
+    rng = np.random.default_rng(8)
+    for _ in range(20):
+        row = (3.0 * rng.standard_normal(200)).astype(np.float32)
+        history = [int(i) for i in rng.integers(0, 200, 30)]
+        scores = torch.tensor(row[None])
+        for processor in chain:
+            scores = processor(torch.tensor([history]), scores)
+        expected = torch.softmax(scores.double(), dim=-1)[0].numpy()
+        got = Sampler(config, 200).distribution(row, history=history)
+        difference = np.abs(got - expected)
+        assert difference.max() < 1e-5, f"max {difference.max()}, mean {difference.mean()}"
