@@ -19,6 +19,7 @@ from edgeprec.file_digest import range_sha256
 __all__ = ["Journal", "StepEntry", "WriteEntry"]
 
 _VERSION = 1
+_STEP_KEYS = {"name", "writes", "stored"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def _whole_lines(text: bytes) -> Iterator[bytes]:
             values = json.loads(line)
         except ValueError:
             return
-        if not isinstance(values, dict):
+        if not isinstance(values, dict) or not ("journal" in values or values.keys() == _STEP_KEYS):
             return
         yield line
 

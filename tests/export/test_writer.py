@@ -120,7 +120,7 @@ def test_a_step_whose_bytes_changed_is_done_again(output: Path) -> None:
         assert not transaction.is_done("a")
 
 
-@pytest.mark.parametrize("tail", [b'{"name": "b", "writes"', b"\0\0\0\n", b'"text"\n'])
+@pytest.mark.parametrize("tail", [b'{"name": "b", "writes"', b"\0\0\0\n", b'"text"\n', b"{}\n"])
 def test_a_torn_journal_line_is_dropped(output: Path, tail: bytes) -> None:
     """What a power cut left of the last line does not hide the lines before it."""
     leave_unfinished(output)
