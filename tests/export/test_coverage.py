@@ -1,6 +1,8 @@
-"""Ranges of written bytes: merging keeps every byte and no other, and a tensor counts as written only when all of it is."""
+"""Ranges of written bytes: merging keeps every byte and no other; a tensor is written only when all of it is."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ def test_merge_keeps_the_bytes(ranges: list[TensorPlacement]) -> None:
     """The merged ranges are the same bytes, sorted, with gaps between them."""
     merged = merge(ranges)
     assert bytes_of(merged) == bytes_of(ranges)
-    for left, right in zip(merged, merged[1:], strict=False):
+    for left, right in pairwise(merged):
         assert left.offset_bytes + left.length_bytes < right.offset_bytes
 
 
