@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from edgeprec.devices.clocks import Clocks, read_clocks
+from edgeprec.devices.current_limits import CurrentLimit, read_current_limits
 from edgeprec.devices.host_memory import HostMemory, read_memory
 from edgeprec.devices.jetson_identity import JetsonIdentity, read_identity
 from edgeprec.devices.overcurrent import Protection, read_protection
@@ -52,6 +53,7 @@ class Board:
     clocks: Clocks
     thermal: ThermalReading
     protection: Protection
+    current_limits: tuple[CurrentLimit, ...]
     permissions: Permissions
     unknown: tuple[Unknown, ...]
 
@@ -78,6 +80,7 @@ class Board:
             "clocks": self.clocks.to_json(),
             "thermal": self.thermal.to_json(),
             "protection": self.protection.to_json(),
+            "current_limits": [limit.to_json() for limit in self.current_limits],
             "permissions": self.permissions.to_json(),
             "unknown": [{"part": entry.part, "reason": entry.reason} for entry in self.unknown],
         }
@@ -100,6 +103,7 @@ def read_board(sysfs: Sysfs | None = None, *, run: RunTool = run_tool) -> Board:
         clocks=clocks,
         thermal=thermal,
         protection=read_protection(files),
+        current_limits=read_current_limits(files),
         permissions=read_permissions(files),
         unknown=tuple(_unknown(jetson, cpu, memory, modes, clocks, thermal)),
     )

@@ -91,8 +91,10 @@ class Ina3221Sensor:
         if self._next_search_ns is not None and now_ns < self._next_search_ns:
             return False
         self._next_search_ns = now_ns + _REDISCOVERY_NS
-        found = {(channel.id, channel.label): channel for channel in find_rails(self._sysfs).channels}
-        self._channels |= {rail.id: found[rail.id, rail.label] for rail in self.rails if (rail.id, rail.label) in found}
+        for channel in find_rails(self._sysfs).channels:
+            known = self._channels.get(channel.id)
+            if known is not None and known.measures_like(channel):
+                self._channels[channel.id] = channel
         return True
 
     def _reason(self, rail_id: str, reading: Number) -> str:

@@ -34,6 +34,10 @@ class Channel:
     power_per_mw: float = 1.0
     shunt: str | None = None  # uOhm
 
+    def measures_like(self, other: Channel) -> bool:
+        """Return whether both are one rail read in one way: a run never changes from a chip's power to a product."""
+        return (self.id, self.label, self.power is None) == (other.id, other.label, other.power is None)
+
     def read_mw(self, sysfs: Sysfs) -> Number:
         """Return the power in mW. Negative power is data."""
         if self.power is not None:

@@ -123,8 +123,9 @@ def _assumed(single: set[str], labels: Sequence[str], name: str | None, who: str
 
 def _incomplete(plan: RailPlan, single: set[str], labels: Sequence[str]) -> ChosenPlan:
     lacking = [label for label in plan.total if label not in single]
-    why = "occurs twice" if any(label in labels for label in lacking) else "was not found"
-    return _unknown(f"no total: {plan.name} needs {' + '.join(plan.total)}, and {', '.join(lacking)} {why}")
+    doubled = [label for label in lacking if label in labels]
+    fault = f"{', '.join(doubled)} occurs twice" if doubled else f"there is no {' and no '.join(lacking)}"
+    return _unknown(f"no total: {plan.name} needs {' + '.join(plan.total)}, but {fault}")
 
 
 def _unknown(note: str) -> ChosenPlan:
