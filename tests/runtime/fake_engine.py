@@ -71,14 +71,19 @@ class ToyModel:
             self.known[text] = row, bool(random.integers(3))
         return self.known[text]
 
+    def identity(self, tokens: Sequence[int]) -> int:
+        """Return the identity of a text."""
+        text = ROOT
+        for token in tokens:
+            text = mixed(text, token)
+        return text
+
     def decode(
         self, prompt: Sequence[int], count: int, *, sampler: Sampler | None = None, ends: Sequence[int] = ()
     ) -> list[int]:
         """Return the tokens plain FP16 decoding must give, computed without engine, cache or session."""
         tokens = list(prompt)
-        text = ROOT
-        for token in prompt:
-            text = mixed(text, token)
+        text = self.identity(prompt)
         while len(tokens) < len(prompt) + count:
             row = self.row(text, len(tokens))
             token = int(row.argmax())
