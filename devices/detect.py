@@ -83,7 +83,7 @@ def detect(
         names = ", ".join(("auto", *SOURCES, "replay:FILE", "simulated:BOARD", "none"))
         raise ConfigError(f"the sensor {wanted!r} is not known: choose one of {names}")
     try:
-        return _alone(ways[wanted](), wanted, root)
+        return _alone(_open_working(ways[wanted]), wanted, root)
     except DeviceError as error:
         raise DeviceError(f"the sensor {wanted} cannot be used: {error}") from error
 
@@ -122,11 +122,28 @@ def _first(ways: Mapping[str, Opener], root: Path) -> Detection:
 def _tries(ways: Mapping[str, Opener]) -> Iterator[tuple[str, Attempt, Sensor | None]]:
     for source, open_sensor in ways.items():
         try:
-            sensor = open_sensor()
+            sensor = _open_working(open_sensor)
         except DeviceError as error:
             yield source, Attempt(source=source, ok=False, reason=str(error), fix=_FIXES.get(source)), None
             continue
         yield source, Attempt(source=source, ok=True, reason=sensor.total_note), sensor
+
+
+def _open_working(open_sensor: Opener) -> Sensor:
+    """Open a sensor and read it once: one whose every rail refuses is no sensor.
+
+    Raises:
+        DeviceError: it cannot be opened, or nothing of it can be read.
+    """
+    sensor = open_sensor()
+    try:
+        sample = sensor.read()
+        if all(value is None for value in sample.values.values()):
+            raise DeviceError(f"none of its rails can be read: {next(iter(sample.reasons.values()), 'it shows none')}")
+    except DeviceError:
+        sensor.close()
+        raise
+    return sensor
 
 
 def _nothing(attempts: list[Attempt]) -> str:
@@ -143,7 +160,7 @@ def _openers(root: Path) -> dict[str, Opener]:
     return {
         "jetson": partial(_open_jetson, root),
         "jtop": partial(_open_jtop, root),
-        "nvml": _open_nvml,
+        "nvml": partial(_open_nvml, root),
         "rapl": partial(_open_rapl, root),
     }
 
@@ -163,7 +180,9 @@ def _open_jtop(root: Path) -> Sensor:
     return JtopSensor.open(socket=root / "run/jtop.sock", plan=partial(label_total, module=module))
 
 
-def _open_nvml() -> Sensor:
+def _open_nvml(root: Path) -> Sensor:
+    if root.absolute() != Path("/"):
+        raise DeviceError(f"NVML tells of the machine that runs, not of the files below {root}")
     from edgeprec.devices.nvml import NvmlSensor
 
     return NvmlSensor.open()

@@ -13,6 +13,7 @@ import pytest
 from edgeprec.devices import Detection, detect, survey
 from edgeprec.devices.board_trees import plant_tree
 from edgeprec.devices.detect import SOURCES, Opener
+from edgeprec.devices.ina3221 import Ina3221Sensor
 from edgeprec.devices.null import NullSensor
 from edgeprec.devices.recording import record
 from edgeprec.devices.sensor import Rail, Sample, Scope, Total
@@ -187,6 +188,54 @@ def test_a_socket_that_is_a_folder_is_explained(plant: Plant) -> None:
     found = detect("jetson", root)
     assert found.sensor.total is not None
     assert found.sensor.total.is_assumed
+
+
+def test_rails_that_all_refuse_give_way_to_jtop(plant: Plant) -> None:
+    """JetPack 4 may lock its files: the next source is tried, and the reason has path and command."""
+    tree = plant("nano-r32")
+    for index in range(3):
+        tree.fail(f"sys/bus/i2c/devices/6-0040/iio:device0/in_power{index}_input", "EACCES")
+    jtop = FakeSensor("jtop", has_total=True)
+    ways: dict[str, Opener] = {
+        "jetson": lambda: Ina3221Sensor.open(tree.root, reader=tree.read),
+        "jtop": lambda: jtop,
+    }
+    found = detect("auto", openers=ways)
+    assert found.sensor is jtop
+    reason = str(found.attempts[0].reason)
+    assert reason.startswith("none of its rails can be read: EACCES")
+    assert f"sudo chmod a+r {tree.root}" in reason
+    with pytest.raises(DeviceError, match="the sensor jetson cannot be used: none of its rails"):
+        detect("jetson", openers=ways)
+
+
+def test_one_readable_rail_keeps_the_board(plant: Plant) -> None:
+    """As long as one rail can be read, the board's own rails are the sensor."""
+    tree = plant("nano-r32")
+    tree.fail("sys/bus/i2c/devices/6-0040/iio:device0/in_power0_input", "EIO")
+    found = detect("auto", openers={"jetson": lambda: Ina3221Sensor.open(tree.root, reader=tree.read)})
+    assert found.sensor.source == "ina3221"
+
+
+def test_a_sensor_that_breaks_at_once_is_closed() -> None:
+    """A sensor that opens and then fails on its first read is closed, and the next one is used."""
+
+    class Broken(FakeSensor):
+        def read(self) -> Sample:
+            raise DeviceError("it broke")
+
+    broken, good = Broken("jtop", has_total=True), FakeSensor("nvml", has_total=True)
+    found = detect(openers={"jtop": lambda: broken, "nvml": lambda: good})
+    assert (found.sensor, broken.closed) == (good, 1)
+    assert found.attempts[0].reason == "it broke"
+
+
+def test_another_root_does_not_ask_this_machines_gpus(plant: Plant) -> None:
+    """Files below a root tell nothing of the GPUs of the machine that runs: with no sensor there, all say so."""
+    found = detect("auto", plant("x86-none").root)
+    assert isinstance(found.sensor, NullSensor)
+    assert [attempt.source for attempt in found.attempts] == list(SOURCES)
+    assert "not of the files below" in str(found.attempts[2].reason)
 
 
 def test_a_survey_tries_everything_and_keeps_nothing_open() -> None:
