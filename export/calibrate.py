@@ -7,7 +7,7 @@ gives the same bytes, and costs are the running device's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from edgeprec.export.progress import Progress, ProgressEvent
 from edgeprec.precision import Plan, Precision
 from edgeprec.thresholds import find_thresholds
 
-__all__ = ["DraftPasses", "Forward", "calibrate"]
+__all__ = ["Forward", "ModelPasses", "calibrate"]
 
 Forward = Callable[[Sequence[int], int, Plan], npt.NDArray[np.float32]]
 """Run tokens [T] at a position with a plan and return logits [T, V]; valid until the next call."""
@@ -28,39 +28,46 @@ DRAFT_ROWS = 8
 AGREEMENT_TOKENS = 2048
 SENSITIVITY_TOKENS = 384
 WINDOW_TOKENS = 512
+PIECE_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class DraftPasses:
-    """A draft model's passes: how to run it, and how many layers it has."""
+class ModelPasses:
+    """How to run a model, how many layers it has and how long its context may be."""
 
     forward: Forward
     num_layers: int
+    max_positions: int
+
+    def plan(self, precision: Precision) -> Plan:
+        """Return the plan that runs everything in one precision."""
+        return Plan.uniform(precision, num_layers=self.num_layers)
 
 
 def calibrate(
-    forward: Forward,
+    target: ModelPasses,
     tokens: Sequence[int],
     *,
-    num_layers: int,
     text_name: str,
     progress: Progress,
-    draft: DraftPasses | None = None,
+    draft: ModelPasses | None = None,
 ) -> Calibration:
     """Return what ``calibration.json`` holds. ``tokens`` [T] are those of the calibration text.
 
     ``draft`` None = the target's INT4 variant drafts.
     """
     counted = tokens[:AGREEMENT_TOKENS]
+    window_tokens = min(WINDOW_TOKENS, *(passes.max_positions for passes in (target, draft) if passes is not None))
     grid = AgreementGrid()
     draft_grid = None if draft is None else AgreementGrid()
-    for done, window in _windows(counted):
+    for done in range(0, len(counted), window_tokens):
         progress(ProgressEvent("agreement", done, len(counted)))
-        int4_grid, wanted = _window_agreement(forward, window, num_layers=num_layers)
+        window = counted[done : done + window_tokens]
+        int4_grid, wanted = _window_agreement(target, window)
         grid += int4_grid
         if draft is not None and draft_grid is not None:
             draft_grid += _draft_agreement(draft, window, wanted)
-    sensitivity = _sensitivity(forward, tokens[:SENSITIVITY_TOKENS], num_layers=num_layers, progress=progress)
+    sensitivity = _sensitivity(target, tokens[:SENSITIVITY_TOKENS], progress=progress)
     thresholds = find_thresholds(grid, draft=draft_grid, costs=StepCosts())
     return Calibration(
         int4=grid,
@@ -73,30 +80,22 @@ def calibrate(
     )
 
 
-def _windows(tokens: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
-    for start in range(0, len(tokens), WINDOW_TOKENS):
-        yield start, tokens[start : start + WINDOW_TOKENS]
-
-
-def _window_agreement(
-    forward: Forward, window: Sequence[int], *, num_layers: int
-) -> tuple[AgreementGrid, npt.NDArray[np.int64]]:
+def _window_agreement(target: ModelPasses, window: Sequence[int]) -> tuple[AgreementGrid, npt.NDArray[np.int64]]:
     """Count one window, a draft's worth of rows at a time; return FP16's choices [T] too."""
-    fp16 = Plan.uniform(Precision.FP16, num_layers=num_layers)
-    int4 = Plan.uniform(Precision.INT4, num_layers=num_layers)
+    fp16, int4 = target.plan(Precision.FP16), target.plan(Precision.INT4)
     grid = AgreementGrid()
     choices: list[npt.NDArray[np.int64]] = []
     for start in range(0, len(window), DRAFT_ROWS):
         rows = window[start : start + DRAFT_ROWS]
-        drafted = row_statistics(forward(rows, start, int4))
-        choices.append(forward(rows, start, fp16).argmax(-1))
+        drafted = row_statistics(target.forward(rows, start, int4))
+        choices.append(target.forward(rows, start, fp16).argmax(-1))
         grid += AgreementGrid.count(drafted.entropy_bits, drafted.margin, drafted.argmax == choices[-1])
     return grid, np.concatenate(choices)
 
 
-def _draft_agreement(draft: DraftPasses, window: Sequence[int], wanted: npt.NDArray[np.int64]) -> AgreementGrid:
+def _draft_agreement(draft: ModelPasses, window: Sequence[int], wanted: npt.NDArray[np.int64]) -> AgreementGrid:
     """Count how often a draft model's choice is FP16's ``wanted`` [T], given the same text."""
-    plan = Plan.uniform(Precision.INT4, num_layers=draft.num_layers)
+    plan = draft.plan(Precision.INT4)
     grid = AgreementGrid()
     for start in range(0, len(window), DRAFT_ROWS):
         rows = row_statistics(draft.forward(window[start : start + DRAFT_ROWS], start, plan))
@@ -105,32 +104,30 @@ def _draft_agreement(draft: DraftPasses, window: Sequence[int], wanted: npt.NDAr
     return grid
 
 
-def _sensitivity(forward: Forward, tokens: Sequence[int], *, num_layers: int, progress: Progress) -> tuple[float, ...]:
-    """Return for each layer alone in INT4 the mean KL divergence in bits from FP16's distribution."""
-    reference = _log_probabilities(forward, tokens, Plan.uniform(Precision.FP16, num_layers=num_layers))
-    divergences: list[float] = []
-    for layer in range(num_layers):
-        progress(ProgressEvent("sensitivity", layer, num_layers, f"layer {layer}"))
-        changed = _log_probabilities(forward, tokens, Plan.with_int4_layers([layer], num_layers=num_layers))
-        divergences.append(_mean_divergence_bits(reference, changed))
-    progress(ProgressEvent("sensitivity", num_layers, num_layers))
-    return tuple(divergences)
+def _sensitivity(target: ModelPasses, tokens: Sequence[int], *, progress: Progress) -> tuple[float, ...]:
+    """Return for each layer alone in INT4 the mean KL divergence in bits from FP16's distribution.
+
+    The text is cut into pieces that begin at position 0, so that one cache serves every plan.
+    """
+    layers = target.num_layers
+    sums = np.zeros(layers)
+    size = min(PIECE_TOKENS, target.max_positions)
+    pieces = [tokens[start : start + size] for start in range(0, len(tokens), size)]
+    for done, piece in enumerate(pieces):
+        reference = _log2_probabilities(target.forward(piece, 0, target.plan(Precision.FP16)))
+        weights = np.exp2(reference)
+        for layer in range(layers):
+            progress(ProgressEvent("sensitivity", done * layers + layer, len(pieces) * layers))
+            plan = Plan.with_int4_layers([layer], num_layers=layers)
+            changed = _log2_probabilities(target.forward(piece, 0, plan))
+            sums[layer] += float(np.sum(weights * (reference - changed), dtype=np.float64))
+    progress(ProgressEvent("sensitivity", len(pieces) * layers, len(pieces) * layers))
+    return tuple(float(value) for value in sums / len(tokens))
 
 
-def _log_probabilities(forward: Forward, tokens: Sequence[int], plan: Plan) -> list[npt.NDArray[np.float32]]:
-    """Return log2 probabilities as pieces of up to 64 rows [R, V], teacher-forced."""
-    pieces: list[npt.NDArray[np.float32]] = []
-    for start in range(0, len(tokens), 64):
-        logits = forward(tokens[start : start + 64], start, plan)
-        shifted = logits - logits.max(-1, keepdims=True)
-        shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
-        pieces.append(shifted / np.float32(np.log(2.0)))
-    return pieces
-
-
-def _mean_divergence_bits(
-    reference: Sequence[npt.NDArray[np.float32]], changed: Sequence[npt.NDArray[np.float32]]
-) -> float:
-    """Return the mean over rows of sum p (log2 p - log2 q)."""
-    sums = [np.sum(np.exp2(p) * (p - q), axis=-1) for p, q in zip(reference, changed, strict=True)]
-    return float(np.mean(np.concatenate(sums)))
+def _log2_probabilities(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return log2 of the softmax of each row [T, V]."""
+    shifted: npt.NDArray[np.float32] = logits - logits.max(-1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
+    shifted *= np.float32(1.0 / np.log(2.0))
+    return shifted

@@ -42,11 +42,15 @@ class FeedForward(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderParts:
-    """Builds layer pieces for one model; ``compute_type`` is an onnx.TensorProto type."""
+    """Builds layer pieces for one model; ``compute_type`` is an onnx.TensorProto type.
+
+    ``is_hoisting`` keeps FP16 linears outside the branches that use them; see ``tensor_names.shares_fp16_constants``.
+    """
 
     config: ModelConfig
     weights: WeightSource
     compute_type: int
+    is_hoisting: bool = False
 
     def cast(self, graph: GraphBuilder, value: str) -> str:
         """Convert to the compute type; on a weight this folds when the graph is loaded."""
@@ -58,7 +62,12 @@ class DecoderParts:
 
     def fp16_linear(self, graph: GraphBuilder, x: str, name: str) -> str:
         """Append x @ W (+ b) with the FP16 weights."""
-        return self.biased(graph, graph.add("MatMul", x, self.weight(graph, name)), name)
+        weight = self.weight(self.home(graph), name)
+        return self.biased(graph, graph.add("MatMul", x, weight), name)
+
+    def home(self, graph: GraphBuilder) -> GraphBuilder:
+        """Return the graph that holds the FP16 weights a branch uses."""
+        return graph.root if self.is_hoisting else graph
 
     def biased(self, graph: GraphBuilder, product: str, name: str) -> str:
         """Add the linear's bias where it has one; Sum, because MatMul + Add would be fused to Gemm."""

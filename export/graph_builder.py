@@ -40,6 +40,11 @@ class GraphBuilder:
     parent: GraphBuilder | None = None
     _serial: int = 0
 
+    @property
+    def root(self) -> GraphBuilder:
+        """Return the outermost graph."""
+        return self if self.parent is None else self.parent.root
+
     def fresh(self, stem: str) -> str:
         """Return a name no other value has."""
         if self.parent is not None:

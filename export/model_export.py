@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 
-from edgeprec.architecture import LINEARS
+from edgeprec.architecture import LINEARS, ModelConfig
 from edgeprec.bundle_model import Fp16Variant, Int4Variant, LayerError, ModelEntry
 from edgeprec.export.activations import ActivationStream
 from edgeprec.export.checkpoint import Checkpoint
@@ -156,8 +158,29 @@ class ModelExport:
                 data = graph.SerializeToString(deterministic=True)
                 self.transaction.write_bytes(self._graph_name(compute), data)
             self._report("check", 0, 1, f"{self.role} graph")
-            check_fused(self.transaction.path(self._graph_name("fp32")), config)
+            self._check(weights)
         self._report("check", 1, 1, "")
+
+    def _check(self, weights: GraphWeights) -> None:
+        """Run a graph of one layer and the head: all layers are alike, and this takes little memory."""
+        config = replace(self.checkpoint.config, num_layers=1)
+        with self._scratch_graph(config, weights) as path:
+            check_fused(path, config)
+
+    @contextmanager
+    def calibration_graph(self) -> Iterator[Path]:
+        """Provide a graph that takes half the memory of the bundle's own and gives the same bits, a little slower."""
+        with self._scratch_graph(self.checkpoint.config, self._graph_weights()) as path:
+            yield path
+
+    @contextmanager
+    def _scratch_graph(self, config: ModelConfig, weights: GraphWeights) -> Iterator[Path]:
+        path = self.transaction.path(f"{self.role}/scratch.onnx")
+        path.write_bytes(build_graph(config, weights, compute="fp32", is_hoisting=True).SerializeToString())
+        try:
+            yield path
+        finally:
+            path.unlink()
 
     def _graph_weights(self) -> GraphWeights:
         int4 = self.transaction.tensor_file(f"{self.role}/int4.safetensors", self.int4_specs)

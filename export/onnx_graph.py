@@ -20,6 +20,7 @@ from onnx import TensorProto, helper
 from edgeprec.architecture import ModelConfig
 from edgeprec.export.decoder_parts import DecoderParts, Linear
 from edgeprec.export.graph_builder import ExternalTensor, GraphBuilder
+from edgeprec.tensor_names import shares_fp16_constants
 
 __all__ = ["COMPUTE_TYPES", "GraphWeights", "build_graph"]
 
@@ -43,17 +44,23 @@ class GraphWeights:
         return graph.external(name, self.fp16[name])
 
 
-def build_graph(config: ModelConfig, weights: GraphWeights, *, compute: str) -> onnx.ModelProto:
-    """Return the model; ``compute`` is ``"fp32"`` or ``"fp16"``, the type of activations and cache."""
-    return _Decoder(config, weights, compute_type=COMPUTE_TYPES[compute]).build()
+def build_graph(
+    config: ModelConfig, weights: GraphWeights, *, compute: str, is_hoisting: bool | None = None
+) -> onnx.ModelProto:
+    """Return the model; ``compute`` is ``"fp32"`` or ``"fp16"``, the type of activations and cache.
+
+    ``is_hoisting`` keeps FP16 weights outside the branches, for less memory; None = where the model is large.
+    """
+    hoists = shares_fp16_constants(config) if is_hoisting is None else is_hoisting
+    return _Decoder(config, weights, compute_type=COMPUTE_TYPES[compute], is_hoisting=hoists).build()
 
 
 class _Decoder:
-    def __init__(self, config: ModelConfig, weights: GraphWeights, *, compute_type: int) -> None:
+    def __init__(self, config: ModelConfig, weights: GraphWeights, *, compute_type: int, is_hoisting: bool) -> None:
         self.config = config
         self.weights = weights
         self.compute_type = compute_type
-        self.parts = DecoderParts(config=config, weights=weights, compute_type=compute_type)
+        self.parts = DecoderParts(config=config, weights=weights, compute_type=compute_type, is_hoisting=is_hoisting)
         self.graph = GraphBuilder()
 
     def build(self) -> onnx.ModelProto:
@@ -114,8 +121,9 @@ class _Decoder:
             return self._int4_head(branch, hidden)
         if not self.config.tied_embeddings:
             return linear(branch, hidden, "head")
-        embedding = self.parts.weight(branch, "embed")  # [V, D]
-        return branch.add("MatMul", hidden, branch.add("Transpose", embedding, perm=[1, 0]))
+        home = self.parts.home(branch)
+        transposed = home.add("Transpose", self.parts.weight(home, "embed"), perm=[1, 0])  # [D, V]
+        return branch.add("MatMul", hidden, transposed)
 
     def _int4_head(self, branch: GraphBuilder, hidden: str) -> str:
         logits = self._int4_linear(branch, hidden, "head")

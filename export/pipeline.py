@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -15,15 +15,14 @@ from tokenizers import Tokenizer
 
 from edgeprec.architecture import ModelConfig
 from edgeprec.bundle import CALIBRATION, CHAT_TEMPLATE, GENERATION, TOKENIZER
-from edgeprec.bundle_model import ModelEntry
 from edgeprec.bundle_schema import BundleManifest, FileEntry
 from edgeprec.errors import ConfigError
-from edgeprec.export.calibrate import DraftPasses, Forward, calibrate
+from edgeprec.export.calibrate import Forward, ModelPasses, calibrate
 from edgeprec.export.checkpoint import Checkpoint, SourceDigest, open_checkpoint
 from edgeprec.export.model_export import ModelExport
 from edgeprec.export.progress import Progress, ProgressEvent
 from edgeprec.export.settings import ExportSettings
-from edgeprec.export.writer import BundleTransaction
+from edgeprec.export.writer import BundleTransaction, require_free_output
 from edgeprec.vocabulary import Vocabulary, require_same_vocabulary
 
 __all__ = ["OpenForward", "export_pair"]
@@ -50,17 +49,20 @@ def export_pair(
         ConfigError: a source, the calibration text or the output cannot be used, or the vocabularies differ.
         EdgePrecError: the disk is full, or a graph does not run as meant.
     """
+    if not resume:
+        require_free_output(output)
     target = open_checkpoint(source)
     drafter = None if draft in ("self", "none") else open_checkpoint(draft)
     if drafter is not None:
         require_same_vocabulary(_vocabulary(target, "target"), _vocabulary(drafter, "draft"))
-    text = settings.read_text()
+    text = settings.read_text() if settings.reads_text else ""
     sources = _digest_sources(target, drafter, progress)
     fingerprint = _fingerprint(sources, draft, settings, text)
     with BundleTransaction(output, resume=resume, fingerprint=fingerprint) as transaction:
         if transaction.is_complete:
             return output
-        work = _Work(transaction, settings, _encode(target, text), progress)
+        tokens = _encode(target, text) if settings.reads_text else []
+        work = _Work(transaction, settings, tokens, progress)
         return work.run(target, drafter, draft, sources, name=output.name.removesuffix(".edgeprec"), open_=open_forward)
 
 
@@ -89,7 +91,9 @@ class _Work:
         self.transaction.require_space(needed_bytes=sum(export.size_bytes for export in exports.values()))
         entries = {role: export.run() for role, export in exports.items()}
         self._write_tokenizer(target)
-        self._calibrate(entries, open_)
+        if drafter is not None:
+            self._write_draft_tokenizer(drafter)
+        self._calibrate(exports, open_)
         manifest = BundleManifest(
             name=name,
             export_fingerprint="",
@@ -114,32 +118,33 @@ class _Work:
             if files.chat_template is not None:
                 self.transaction.write_bytes(CHAT_TEMPLATE, files.chat_template.encode())
 
-    def _calibrate(self, entries: Mapping[str, ModelEntry], open_: OpenForward) -> None:
-        if self.transaction.is_done("calibration"):
+    def _write_draft_tokenizer(self, drafter: Checkpoint) -> None:
+        """Keep the draft's own tokenizer, so that loading can compare the vocabularies again."""
+        if not self.transaction.is_done("draft/tokenizer"):
+            with self.transaction.step("draft/tokenizer"):
+                self.transaction.write_bytes(f"draft/{TOKENIZER}", drafter.tokenizer.tokenizer_json)
+
+    def _calibrate(self, exports: Mapping[str, ModelExport], open_: OpenForward) -> None:
+        if not self.settings.measures_thresholds or self.transaction.is_done("calibration"):
             return
-        target, draft = entries["target"], entries.get("draft")
-        with open_(self._graph(target), target.architecture) as forward:
-            if draft is None:
-                data = self._measure(target, forward, None)
-            else:
-                with open_(self._graph(draft), draft.architecture) as draft_forward:
-                    data = self._measure(target, forward, DraftPasses(draft_forward, draft.architecture.num_layers))
+        with ExitStack() as stack:
+            passes = {role: stack.enter_context(_passes(export, open_)) for role, export in exports.items()}
+            measured = calibrate(
+                passes["target"],
+                self.tokens,
+                text_name=self.settings.text_name,
+                progress=self.progress,
+                draft=passes.get("draft"),
+            )
         with self.transaction.step("calibration"):
-            self.transaction.write_bytes(CALIBRATION, data)
+            self.transaction.write_bytes(CALIBRATION, _json_bytes(measured.to_json()))
 
-    def _measure(self, target: ModelEntry, forward: Forward, draft: DraftPasses | None) -> bytes:
-        measured = calibrate(
-            forward,
-            self.tokens,
-            num_layers=target.architecture.num_layers,
-            text_name=self.settings.text_name,
-            progress=self.progress,
-            draft=draft,
-        )
-        return _json_bytes(measured.to_json())
 
-    def _graph(self, entry: ModelEntry) -> Path:
-        return self.transaction.path(entry.graphs["fp32"])
+@contextmanager
+def _passes(export: ModelExport, open_: OpenForward) -> Iterator[ModelPasses]:
+    config = export.checkpoint.config
+    with export.calibration_graph() as graph, open_(graph, config) as forward:
+        yield ModelPasses(forward, config.num_layers, config.max_positions)
 
 
 def _vocabulary(checkpoint: Checkpoint, role: str) -> Vocabulary:
@@ -184,6 +189,7 @@ def _fingerprint(sources: Mapping[str, FileEntry], draft: str, settings: ExportS
         "quantizer": asdict(settings.quantizer),
         "text": hashlib.sha256(text.encode()).hexdigest(),
         "text_name": settings.text_name,
+        "measures_thresholds": settings.measures_thresholds,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 

@@ -16,10 +16,25 @@ _PACKAGED_TEXT = "calibration_text.txt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSettings:
-    """What decides a bundle's bytes besides its sources. ``calibration`` None = the text that ships with EdgePrec."""
+    """What decides a bundle's bytes besides its sources. ``calibration`` None = the text that ships with EdgePrec.
+
+    ``is_calibrated`` says whether the pair is run on that text to draw its thresholds, which loads the whole model;
+    None = unless the quantizer is ``rtn``, the one that needs no activations and the least memory.
+    """
 
     quantizer: QuantizerSettings = field(default_factory=QuantizerSettings)
     calibration: Path | None = None
+    is_calibrated: bool | None = None
+
+    @property
+    def measures_thresholds(self) -> bool:
+        """Whether the bundle gets a ``calibration.json``."""
+        return self.quantizer.method != "rtn" if self.is_calibrated is None else self.is_calibrated
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the calibration text plays any part."""
+        return self.measures_thresholds or self.quantizer.method != "rtn"
 
     def read_text(self) -> str:
         """Return the calibration text.
