@@ -21,17 +21,14 @@ Opener = Callable[[], Sensor]
 
 SOURCES = ("jetson", "jtop", "nvml", "rapl")  # in the order in which ``auto`` tries them
 
-_FIXES: Mapping[str, str] = {
+_FIXES: Mapping[str, str] = {  # where the sensor's own sentence does not end with what to do
     "jetson": "only Jetson boards have these chips; in a container, mount /sys",
-    "jtop": "pip install 'edgeprec[jetson]', then sudo usermod -aG jtop $USER and log in again",
-    "nvml": "needs an NVIDIA GPU with its driver; in a container, start it with --gpus all",
-    "rapl": "needs an x86 machine, and read access to /sys/class/powercap/intel-rapl:*/energy_uj",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What came of trying one source. ``fix`` is None where there is nothing to mend."""
+    """What came of trying one source. ``fix`` is None where ``reason`` tells what to do, or nothing can be done."""
 
     source: str
     ok: bool
