@@ -16,12 +16,12 @@ def calling_on_interrupt(cancel: Callable[[], None]) -> Iterator[None]:
     """Call ``cancel`` on the first SIGINT instead of raising; the next one raises KeyboardInterrupt.
 
     Nothing is torn out of the middle of a pass, so what was generated can be shown. Outside the main thread Python
-    lets nobody handle signals, and this does nothing.
+    lets nobody handle signals, and where SIGINT is ignored, as in a shell's background jobs, it stays so.
     """
-    if threading.current_thread() is not threading.main_thread():
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
         yield
         return
-    before = signal.getsignal(signal.SIGINT)
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
