@@ -15,6 +15,7 @@ import math
 import os
 import shutil
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -91,6 +92,7 @@ class SimulatedBoard:
         self._channels: dict[str, Channel] = {channel.label: channel for channel in found.channels}
         self._millivolts = {label: self.sysfs.number(c.voltage).value or 1.0 for label, c in self._channels.items()}
         self._steps_mw = {rail.label: rail.step for rail in found.rails}
+        self._lock = threading.RLock()  # a meter's thread reads while the test's thread scripts
         self._profile = profile
         self._lag_ns = lag_ms * 1e6
         self._clock = clock
@@ -128,9 +130,10 @@ class SimulatedBoard:
             ConfigError: the board has no such rail.
         """
         self._require(label)
-        self.update()
-        self._targets_mw[label] = mw
-        self.update()
+        with self._lock:
+            self.update()
+            self._targets_mw[label] = mw
+            self.update()
 
     def power_mw(self, label: str) -> float:
         """Return what a rail really draws, before the chip rounds it to its steps.
@@ -143,19 +146,9 @@ class SimulatedBoard:
 
     def update(self) -> None:
         """Write the power of this moment into the files. Every read of the board's sensors does this first."""
-        now_ns = self._clock()
-        if self._profile is not None:
-            script = self._profile((now_ns - self._start_ns) / 1e9)
-            for label, mw in script.items():
-                self._require(label)
-                self._targets_mw[label] = mw
-        follows = 1.0 if self._lag_ns <= 0 else 1 - math.exp(-(now_ns - self._updated_ns) / self._lag_ns)
-        self._updated_ns = now_ns
-        for label, target_mw in self._targets_mw.items():
-            shown_mw = self._shown_mw[label] + (target_mw - self._shown_mw[label]) * follows
-            if shown_mw != self._shown_mw[label]:
-                self._shown_mw[label] = shown_mw
-                self._show(self._channels[label], shown_mw)
+        with self._lock:
+            if self.is_open:
+                self._follow_script(self._clock())
 
     def break_rail(self, label: str, code: int) -> None:
         """Let every read of a rail fail with an errno, as a real chip does.
@@ -187,9 +180,24 @@ class SimulatedBoard:
 
     def close(self) -> None:
         """Remove a temporary folder; sensors of the board end with an error. Calling it twice is harmless."""
-        self.is_open = False
-        if self._remove is not None:
-            self._remove()
+        with self._lock:
+            self.is_open = False
+            if self._remove is not None:
+                self._remove()
+
+    def _follow_script(self, now_ns: int) -> None:
+        if self._profile is not None:
+            script = self._profile((now_ns - self._start_ns) / 1e9)
+            for label, mw in script.items():
+                self._require(label)
+                self._targets_mw[label] = mw
+        follows = 1.0 if self._lag_ns <= 0 else 1 - math.exp(-(now_ns - self._updated_ns) / self._lag_ns)
+        self._updated_ns = now_ns
+        for label, target_mw in self._targets_mw.items():
+            shown_mw = self._shown_mw[label] + (target_mw - self._shown_mw[label]) * follows
+            if shown_mw != self._shown_mw[label]:
+                self._shown_mw[label] = shown_mw
+                self._show(self._channels[label], shown_mw)
 
     def _require(self, label: str) -> None:
         if label not in self._channels:

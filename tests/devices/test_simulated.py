@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import math
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -165,6 +166,31 @@ def test_rails_break_and_mend(name: str) -> None:
             assert "ETIMEDOUT" in sample.reasons[rail.id]
             board.mend_rail(rail.label)
             assert sensor.read().reasons == {}
+
+
+def test_scripting_and_reading_in_two_threads() -> None:
+    """A meter's thread reads while the test scripts: no read fails, and closing in between ends it cleanly."""
+    failures: list[BaseException] = []
+    with simulated("tx2") as board:
+        sensor = board.sensor()
+
+        def read() -> None:
+            try:
+                while True:
+                    assert sensor.read().reasons == {} or not board.is_open
+            except DeviceError:
+                return
+            except BaseException as error:  # noqa: BLE001 - the assertion is on it
+                failures.append(error)
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        for step in range(100):
+            board.set_power("VDD_IN", 5000 + step)
+        assert by_label(sensor)["VDD_IN"] == 5099
+    thread.join(10)
+    assert not thread.is_alive()
+    assert failures == []
 
 
 def test_closing_the_board_ends_its_sensors() -> None:
