@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeprec.bundle import Bundle, BundleModel
-from edgeprec.errors import ConfigError
 from edgeprec.export.progress import Progress, ProgressEvent, silent
 from edgeprec.export.settings import ExportSettings
 
@@ -154,14 +153,19 @@ def _read_calibration(bundle: Bundle) -> Calibration | None:
 
 
 def _open_meter(sensor: str) -> tuple[Meter | None, str | None]:
-    """Return a meter on the sensor asked for, or None and why there is none."""
+    """Return a meter on the sensor asked for, or None and why there is none. The engine here runs on the CPU."""
     from edgeprec.devices.detect import detect
     from edgeprec.devices.meter import Meter
+    from edgeprec.devices.power_mode import read_power_modes
+    from edgeprec.errors import DeviceError
 
-    try:
-        found = detect(sensor)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    found = detect(sensor)
+    if sensor == "auto" and found.sensor.source == "nvml":
+        found.sensor.close()
+        try:
+            found = detect("rapl")
+        except DeviceError as error:
+            return None, f"NVML measures the GPU, this engine runs on the CPU, and {error}"
     if not found.sensor.rails:
         return None, found.note
-    return Meter(found.sensor), None
+    return Meter(found.sensor, power_mode=read_power_modes(found.sysfs).name), None
