@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["certify_command"]
 
-_SHIPPED_PROMPTS = Path(__file__).with_name("certify_prompts.txt")
+_SHIPPED_PROMPTS = 20
 
 
 @click.command("certify", short_help="Check that exact decoding gives FP16's tokens.")
@@ -49,11 +49,10 @@ def certify_command(ctx: click.Context, /, **values: Any) -> None:
     from edgeprec.cli.json_output import print_json
     from edgeprec.cli.not_built import refuse_unbuilt
     from edgeprec.cli.progress import progress_bars
-    from edgeprec.cli.prompt import read_prompt_lines
 
     refuse_unbuilt(values)
     config = config_from(values)
-    prompts = read_prompt_lines(values["file"] or _SHIPPED_PROMPTS)
+    prompts = _prompts(values["file"])
     from edgeprec.export.progress import ProgressEvent
     from edgeprec.runtime.certificate import certify
 
@@ -67,6 +66,16 @@ def certify_command(ctx: click.Context, /, **values: Any) -> None:
     else:
         click.echo("\n".join(_lines(certificate, is_quiet=values["quiet"])))
     ctx.exit(0 if certificate.is_within_tolerance else 1)
+
+
+def _prompts(file: Path | None) -> list[str]:
+    """Return the file's prompts, or beginnings of texts from the set that results are reported on."""
+    from edgeprec.cli.prompt import read_prompt_lines
+    from edgeprec.prompts import load_prompts
+
+    if file is not None:
+        return read_prompt_lines(file)
+    return [prompt.text for prompt in load_prompts("test", "prose")][:_SHIPPED_PROMPTS]
 
 
 def _lines(certificate: Certificate, *, is_quiet: bool) -> Iterator[str]:

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from edgeprec.cli.certify import _SHIPPED_PROMPTS
-from edgeprec.cli.prompt import read_prompt_lines
 from edgeprec.config import GenerationConfig, Mode
 from edgeprec.runtime import certificate
 from edgeprec.runtime.certificate import Certificate, CertificateRow
@@ -91,11 +89,12 @@ def test_flags_and_prompts_reach_the_check(
     assert (config.mode, config.max_new_tokens, config.drafting.draft_length) == (Mode.EXACT, 7, 5)
 
 
-def test_twenty_prompts_ship() -> None:
+def test_twenty_prompts_ship(fake_api: Any, certify_as: Callable[..., Any], invoke: Callable[..., Any]) -> None:
     """Without a file there is still something to certify on."""
-    prompts = read_prompt_lines(_SHIPPED_PROMPTS)
-    assert len(prompts) == 20
-    assert len(set(prompts)) == 20
+    calls = certify_as(SAME)
+    invoke("certify", "pair.edgeprec")
+    ((prompts, _),) = calls
+    assert len(prompts) == len(set(prompts)) == 20
 
 
 def test_a_file_without_prompts_is_refused(fake_api: Any, invoke: Callable[..., Any], tmp_path: Path) -> None:
