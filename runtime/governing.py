@@ -16,14 +16,18 @@ __all__ = ["PowerGuard"]
 class PowerGuard:
     """Feeds the governor after every round; without a budget it does nothing.
 
-    ``read_mw`` returns the measured total now, None while it is not known; then the bias stays as it is.
+    ``read_mw`` returns the measured total now, None while it is not known; then the bias stays as it is. It is asked
+    once in ``period_ns``, the time in which the sensor has something new to say: a value seen twice is no second
+    measurement.
     """
 
     governor: Governor | None = None
     read_mw: Callable[[], float | None] = lambda: None
     clock: Callable[[], int] = time.monotonic_ns
     wait: Callable[[float], object] = time.sleep
+    period_ns: int = 0
     paused_ns: int = 0
+    _read_ns: int | None = None
 
     @property
     def bias(self) -> PowerBias:
@@ -34,11 +38,19 @@ class PowerGuard:
         """Look at the power and pause as long as the budget asks; the pause is phase ``idle``."""
         if self.governor is None:
             return
-        power_mw = self.read_mw()
-        if power_mw is not None:
-            self.governor = self.governor.observed(power_mw, time_ns=self.clock())
+        self.governor = self._observed(self.governor)
         pause_ns = self.governor.bias.pause_ns(record.draft_ns + record.verify_ns)
         if pause_ns:
             mark("idle")
             self.wait(pause_ns * 1e-9)
             self.paused_ns += pause_ns
+
+    def _observed(self, governor: Governor) -> Governor:
+        now_ns = self.clock()
+        if self._read_ns is not None and now_ns - self._read_ns < self.period_ns:
+            return governor
+        power_mw = self.read_mw()
+        if power_mw is None:
+            return governor
+        self._read_ns = now_ns
+        return governor.observed(power_mw, time_ns=now_ns)

@@ -63,6 +63,7 @@ class Session:
         meter: Meter | None = None,
         meter_note: str | None = "no meter was given to this session",
         clock: Callable[[], int] = time.monotonic_ns,
+        wait: Callable[[float], object] = time.sleep,
     ) -> None:
         self.tokenizer = tokenizer
         self.calibration = calibration
@@ -74,6 +75,7 @@ class Session:
         self._shared_tokens = shared_tokens or _narrowest(engine, draft_engine)
         self._meter_note = meter_note
         self._clock = clock
+        self._wait = wait
         self._learned: dict[tuple[DrafterKind, Mode], Learned] = {}
         self._cached: tuple[int, ...] = ()  # tokens whose cache entries FP16 wrote
         self._draft_cached: tuple[int, ...] = ()
@@ -309,7 +311,13 @@ class Session:
         governor = Governor(budget_mw=config.power_budget_w * 1e3)
         if lag_ms is not None:
             governor = replace(governor, lag_ns=round(lag_ms * 1e6))
-        return PowerGuard(governor=governor, read_mw=self.meter.latest_total_mw, clock=self._clock)
+        return PowerGuard(
+            governor=governor,
+            read_mw=self.meter.latest_total_mw,
+            clock=self._clock,
+            wait=self._wait,
+            period_ns=round(self.meter.period_ms * 1e6),
+        )
 
 
 def _seeded(config: GenerationConfig) -> GenerationConfig:
