@@ -24,11 +24,10 @@ __all__ = ["Conversation"]
 
 _HELP = """\
 /stats        statistics of the last reply
-/mode [MODE]  show or set what runs: exact, gated, fp16 or int4
+/mode [MODE]  show or set what runs: exact, bounded, gated, fp16 or int4
 /reset        forget the conversation
 /help         this list
 /exit         leave; so does Ctrl-D"""
-_MODES = (Mode.EXACT, Mode.GATED, Mode.FP16, Mode.INT4)
 
 
 class Conversation:
@@ -77,8 +76,8 @@ class Conversation:
                 click.echo(f"there is no command {' '.join(words)!r}, /help lists what there is")
 
     def _set_mode(self, name: str) -> None:
-        if name not in _MODES:
-            click.echo(f"mode is {name!r}, expected {', '.join(_MODES)}")
+        if name not in list(Mode):
+            click.echo(f"mode is {name!r}, expected {', '.join(Mode)}")
             return
         self._config = replace(self._config, mode=Mode(name))
         click.echo(f"mode {name} from the next reply on")

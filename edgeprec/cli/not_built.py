@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edgeprec.config import Mode
 from edgeprec.errors import ConfigError
 
 __all__ = ["refuse_unbuilt"]
 
 _UNBUILT = (
-    ("mode", Mode.BOUNDED.value, "--mode bounded is not built yet: use exact, gated, fp16 or int4"),
     ("three_level", True, "--three-level is not built yet: leave it out, drafts are checked by FP16 directly"),
     ("engine", "tensorrt", "--engine tensorrt is not built yet: use auto or onnxruntime"),
     ("engine", "torch", "--engine torch is not built yet: use auto or onnxruntime"),
 )
 _UNBUILT_IF_GIVEN = (
-    ("power_budget_w", "--power-budget is not built yet: leave it out, power is measured and not limited"),
     ("tensorrt", "--tensorrt is not built yet: export without it, the ONNX graphs run on ONNX Runtime"),
 )
 

@@ -45,7 +45,7 @@ def test_mode_changes_what_runs_next(fake_api: Any, invoke: Callable[..., Any]) 
     outcome = invoke(*CHAT, stdin=b"/mode\n/mode fp16\nWhy?\n/mode fast\n")
     assert fake_api.session.asked[0][1].mode is Mode.FP16
     assert "exact\n" in outcome.out
-    assert "mode is 'fast', expected exact, gated, fp16, int4" in outcome.out
+    assert "mode is 'fast', expected exact, bounded, gated, fp16, int4" in outcome.out
 
 
 def test_stats_are_those_of_the_last_reply(fake_api: Any, invoke: Callable[..., Any]) -> None:
