@@ -1,27 +1,32 @@
 """Shows that a mode gives FP16's tokens: every prompt is decoded twice and compared token by token.
 
-Where an index differs, the gap between both tokens' logits in FP16 tells a near tie from a fault.
+Where an index differs, the gap between both tokens' logits in FP16 tells a near tie from a fault; while sampling, the
+noise of that position belongs to the gap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from typing import Any
 
-from edgeprec.config import GenerationConfig, Mode
+from edgeprec.config import GenerationConfig, Mode, SamplingConfig
+from edgeprec.runtime.reply import Reply
+from edgeprec.runtime.sampling import Sampler
 from edgeprec.runtime.session import Session
 
-__all__ = ["Certificate", "CertificateRow", "certify"]
+__all__ = ["TOLERANCE", "Certificate", "CertificateRow", "certify", "compare"]
 
-TOLERANCE = 1e-3
+TOLERANCE = 1e-3  # in units of logits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateRow:
     """One prompt. ``first_difference`` is the first index whose token differs, None where none does.
 
-    ``logit_gap`` is how much FP16 prefers its own token there, None without a difference.
+    ``logit_gap`` is how much FP16 prefers its own token there, None without a difference, and infinite where one text
+    just ends earlier.
     """
 
     prompt: str
@@ -90,18 +95,26 @@ def certify(
     rows: list[CertificateRow] = []
     for done, prompt in enumerate(prompts):
         progress(done, len(prompts))
-        rows.append(_compare(session, prompt, config))
+        rows.append(_run(session, prompt, config))
     progress(len(prompts), len(prompts))
     return Certificate(mode=config.mode, rows=tuple(rows))
 
 
-def _compare(session: Session, prompt: str, config: GenerationConfig) -> CertificateRow:
+def compare(session: Session, prompt: str, reply: Reply, plain: Reply, *, sampling: SamplingConfig) -> CertificateRow:
+    """Compare a reply with plain FP16's of the same prompt; ``sampling`` holds the seed both were drawn with."""
+    index = _first_difference(reply.tokens, plain.tokens)
+    gap = None
+    if index is not None:
+        text = [*session.tokenizer.encode(prompt), *plain.tokens[:index]]
+        gap = _gap(session, text, (*plain.tokens[index : index + 1], *reply.tokens[index : index + 1]), sampling)
+    return CertificateRow(prompt=prompt, tokens=len(plain.tokens), first_difference=index, logit_gap=gap)
+
+
+def _run(session: Session, prompt: str, config: GenerationConfig) -> CertificateRow:
     reply = session.generate(prompt, config)
     sampling = replace(config.sampling, seed=reply.stats.seed)
     plain = session.generate(prompt, replace(config, mode=Mode.FP16, sampling=sampling))
-    index = _first_difference(reply.tokens, plain.tokens)
-    gap = None if index is None else _gap(session, prompt, plain.tokens, reply.tokens, index)
-    return CertificateRow(prompt=prompt, tokens=len(plain.tokens), first_difference=index, logit_gap=gap)
+    return compare(session, prompt, reply, plain, sampling=sampling)
 
 
 def _first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:
@@ -111,9 +124,9 @@ def _first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:
     return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
 
 
-def _gap(session: Session, prompt: str, plain: Sequence[int], other: Sequence[int], index: int) -> float:
-    """Return how much larger FP16's logit of its own token is; infinite where one text just ends earlier."""
-    if index >= min(len(plain), len(other)):
-        return float("inf")
-    logits = session.fp16_logits([*session.tokenizer.encode(prompt), *plain[:index]])
-    return abs(float(logits[plain[index]]) - float(logits[other[index]]))
+def _gap(session: Session, text: Sequence[int], choices: Sequence[int], sampling: SamplingConfig) -> float:
+    """Return how much FP16 prefers one of two choices after ``text`` to the other; infinite without a second one."""
+    if len(choices) < 2:
+        return inf
+    sampler = Sampler(sampling, session.info.vocab_size)
+    return abs(sampler.gap(session.fp16_logits(text), *choices, position=len(text), history=text))

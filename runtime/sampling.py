@@ -62,6 +62,17 @@ class Sampler:
         winner = int((scores + noise).argmax())
         return winner if ids is None else int(ids[winner])
 
+    def gap(self, logits: _Scores, token: int, other: int, *, position: int, history: Sequence[int] = ()) -> float:
+        """Return how much, in units of logits, ``token`` beats ``other`` in this row; filters play no part."""
+        row = self._penalized(logits, history)
+        difference = float(row[token]) - float(row[other])
+        if self.is_greedy:
+            return difference
+        assert self.config.seed is not None
+        ids = np.array([token, other])
+        noise = gumbel_noise(seed=self.config.seed, position=position, vocab_size=self.vocab_size, token_ids=ids)
+        return difference + self.config.temperature * float(noise[0] - noise[1])
+
     def distribution(self, logits: _Scores, *, history: Sequence[int] = ()) -> npt.NDArray[np.float64]:
         """Return the probabilities ``choose`` draws from, float64 [V]."""
         probabilities = np.zeros(self.vocab_size)
