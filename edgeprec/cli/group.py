@@ -23,6 +23,7 @@ COMMANDS = {
     "inspect": "Show what is inside a bundle.",
     "verify": "Check every byte of a bundle.",
     "certify": "Check that exact decoding gives FP16's tokens.",
+    "power": "Show the power of every rail, now or live.",
     "doctor": "Show machine, engines, sensors and settings.",
 }
 
