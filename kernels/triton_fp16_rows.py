@@ -1,0 +1,80 @@
+"""FP16 (and bf16) linear whose rows do not depend on each other: the body.
+
+Every row is one column of a tensor-core product whose K order is fixed by BK and SPLIT alone, so its bits are the same
+whether it runs alone, with fifteen others or in a batch of 64. cuBLAS picks another algorithm for every M.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from edgeprec.kernels.triton_parts import finish
+
+__all__ = ["fp16_rows_kernel"]
+
+
+@triton.jit(do_not_specialize=["m_size"])
+def fp16_rows_kernel(
+    x_ptr,
+    w_ptr,
+    y_ptr,
+    bias_ptr,
+    residual_ptr,
+    m_size,
+    n_size,
+    k_size,
+    x_stride,
+    K_STEPS: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    BM: tl.constexpr,
+    SPLIT: tl.constexpr,
+    STAGES: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    USE_PDL: tl.constexpr,
+):
+    """Compute BN outputs of BM rows of y [M, N] = x [M, K] @ w [N, K]^T + bias + residual.
+
+    x_ptr  fp16 or bf16 [M, K], rows ``x_stride`` apart; w_ptr [N, K] contiguous, both 16-byte aligned for speed
+    y_ptr, residual_ptr [M, N] contiguous in the same type; bias_ptr [N]
+
+    With SPLIT > 1 part ``program_id(2)``, float32 [SPLIT, M, N] without bias and residual. EVEN_K: the SPLIT parts of
+    K_STEPS steps of BK cover K exactly.
+    """
+    part = tl.program_id(2)
+    if USE_PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    m = tl.program_id(1) * BM + tl.arange(0, BM)
+    k = part * (K_STEPS * BK) + tl.arange(0, BK)
+    w = w_ptr + tl.minimum(n, n_size - 1).to(tl.int64)[:, None] * k_size + k[None, :]
+    x = x_ptr + tl.minimum(m, m_size - 1)[None, :] * x_stride + k[:, None]
+    acc = tl.zeros((BN, BM), tl.float32)
+    for _ in tl.range(0, K_STEPS, num_stages=STAGES):
+        if EVEN_K:
+            a = tl.load(w, eviction_policy="evict_first")
+            b = tl.load(x)
+        else:
+            a = tl.load(w, mask=(k < k_size)[None, :], other=0.0, eviction_policy="evict_first")
+            b = tl.load(x, mask=(k < k_size)[:, None], other=0.0)
+        acc = tl.dot(a, b, acc)
+        w += BK
+        x += BK
+        k += BK
+    finish(
+        acc,
+        n,
+        m,
+        y_ptr + part.to(tl.int64) * m_size * n_size,
+        bias_ptr,
+        residual_ptr,
+        m_size,
+        n_size,
+        HAS_BIAS and SPLIT == 1,
+        HAS_RESIDUAL and SPLIT == 1,
+    )

@@ -1,0 +1,143 @@
+"""Which tile sizes a kernel runs with: a measured table by device and shape, and a default for what is not in it.
+
+``tuning.json`` is written by ``scripts/tune_kernels.py``:
+
+    {"schema_version": 1, "devices": {NAME: {
+        "int4": {"NxK": {"8" | "16" | "32" | "64": {"kernel": "rows" | "wide", ...}}},   up to that many rows
+        "fp16": {"NxK": {...}}}}}                                                        any number of rows
+
+An FP16 shape has one entry, whatever the rows: BK and SPLIT fix the order of its sums, and with it its bits.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from edgeprec.errors import KernelError
+
+__all__ = [
+    "INT4_ROW_LIMITS",
+    "Fp16Config",
+    "RowsConfig",
+    "WideConfig",
+    "fp16_config",
+    "int4_config",
+    "parse_int4_config",
+]
+
+INT4_ROW_LIMITS = (8, 16, 32, 64)
+_SCHEMA_VERSION = 1
+_MANY_TILES_PER_MULTIPROCESSOR = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsConfig:
+    """Tile sizes of ``int4_rows``; ``stages`` 0 keeps the next step in registers."""
+
+    wn: int  # warps side by side along the outputs
+    wk: int  # warps that share outputs and split the inputs
+    r: int  # tiles of 16 outputs a warp
+    s: int  # tiles of 128 inputs a step
+    stages: int = 0
+    prefetch: int = 0  # lines of 128 bytes an output tile
+
+    def fit(self, *, row_tiles: int, k_tiles: int) -> RowsConfig:
+        """Return the nearest sizes that divide a weight of these tiles."""
+        fitted = self
+        while k_tiles % (fitted.wk * fitted.s):
+            fitted = replace(fitted, s=fitted.s // 2) if fitted.s > 1 else replace(fitted, wk=fitted.wk // 2)
+        while row_tiles % (fitted.wn * fitted.r):
+            fitted = replace(fitted, r=fitted.r // 2) if fitted.r > 1 else replace(fitted, wn=fitted.wn // 2)
+        lines = min(fitted.prefetch, 8 * k_tiles)
+        return replace(fitted, prefetch=1 << lines.bit_length() - 1 if lines else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WideConfig:
+    """Tile sizes of ``int4_wide``."""
+
+    bn: int  # outputs a program
+    split: int  # parts of K
+    stages: int
+    warps: int
+
+    def fit(self, *, k_tiles: int) -> WideConfig:
+        """Return the nearest split that divides ``k_tiles``."""
+        split = self.split
+        while k_tiles % split:
+            split //= 2
+        return replace(self, split=split)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp16Config:
+    """Tile sizes of ``fp16_rows``; ``bk`` and ``split`` fix the order of the sums."""
+
+    bn: int
+    bk: int
+    split: int
+    stages: int
+    warps: int
+
+
+def int4_config(
+    device_name: str, *, n: int, k: int, rows: int, row_tiles: int, k_tiles: int, multiprocessors: int
+) -> RowsConfig | WideConfig:
+    """Return the tile sizes for ``rows`` of activations, measured ones where there are."""
+    limit = next((limit for limit in INT4_ROW_LIMITS if rows <= limit), INT4_ROW_LIMITS[-1])
+    entry = _table().get(device_name, {}).get("int4", {}).get(f"{n}x{k}", {}).get(str(limit))
+    is_large = row_tiles >= _MANY_TILES_PER_MULTIPROCESSOR * multiprocessors
+    config = _default_int4(limit, is_large=is_large) if entry is None else parse_int4_config(entry)
+    if isinstance(config, RowsConfig):
+        return config.fit(row_tiles=row_tiles, k_tiles=k_tiles)
+    return config.fit(k_tiles=k_tiles)
+
+
+def fp16_config(device_name: str, *, n: int, k: int, multiprocessors: int) -> Fp16Config:
+    """Return the tile sizes of an FP16 linear, the same for any number of rows."""
+    entry = _table().get(device_name, {}).get("fp16", {}).get(f"{n}x{k}")
+    if entry is not None:
+        return Fp16Config(**entry)
+    programs = -(-n // 64)
+    split = 1 if 2 * programs >= multiprocessors else 2 if 4 * programs >= multiprocessors else 4
+    return Fp16Config(bn=64, bk=128, split=split, stages=4, warps=4)
+
+
+def parse_int4_config(entry: dict[str, Any]) -> RowsConfig | WideConfig:
+    """Read one entry of the table.
+
+    Raises:
+        KernelError: the entry names no kernel there is, or other sizes than the kernel has.
+    """
+    values = dict(entry)
+    kernel = values.pop("kernel", None)
+    kinds: dict[object, type[RowsConfig] | type[WideConfig]] = {"rows": RowsConfig, "wide": WideConfig}
+    try:
+        return kinds[kernel](**values)
+    except (KeyError, TypeError) as error:
+        raise KernelError(
+            f"the tuning table has an entry {entry}, expected kernel rows or wide and its sizes"
+        ) from error
+
+
+def _default_int4(limit: int, *, is_large: bool) -> RowsConfig | WideConfig:
+    if limit > 16:
+        return WideConfig(bn=64, split=1 if is_large else 4, stages=3, warps=4)
+    if limit > 8:
+        return RowsConfig(wn=1, wk=4, r=2, s=1, stages=3) if is_large else RowsConfig(wn=1, wk=4, r=1, s=1)
+    return RowsConfig(wn=1, wk=2, r=2, s=2, stages=3) if is_large else RowsConfig(wn=1, wk=4, r=1, s=2)
+
+
+@lru_cache
+def _table() -> dict[str, Any]:
+    text = resources.files("edgeprec.kernels").joinpath("tuning.json").read_text(encoding="utf-8")
+    content = json.loads(text)
+    if content["schema_version"] != _SCHEMA_VERSION:
+        found = content["schema_version"]
+        raise KernelError(f"tuning.json has schema version {found}, expected {_SCHEMA_VERSION}: write it anew")
+    devices: dict[str, Any] = content["devices"]
+    return devices

@@ -1,0 +1,84 @@
+"""The tuning table: what it may hold, what stands in for what it lacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgeprec.errors import KernelError
+from edgeprec.kernels import tuning
+from edgeprec.kernels.tuning import INT4_ROW_LIMITS, Fp16Config, RowsConfig, WideConfig
+
+TABLE = Path(tuning.__file__).with_name("tuning.json")
+POWERS = st.sampled_from([1, 2, 4, 8])
+
+
+@given(
+    wn=POWERS,
+    wk=POWERS,
+    r=POWERS,
+    s=POWERS,
+    prefetch=st.sampled_from([0, 8, 64]),
+    row_tiles=st.integers(1, 5000),
+    k_tiles=st.integers(1, 200),
+)
+def test_fitted_rows_divide_the_weight(
+    wn: int, wk: int, r: int, s: int, prefetch: int, row_tiles: int, k_tiles: int
+) -> None:
+    """Whatever the table says, the launched sizes divide the tiles, are no larger, and what fits stays."""
+    config = RowsConfig(wn=wn, wk=wk, r=r, s=s, prefetch=prefetch)
+    fitted = config.fit(row_tiles=row_tiles, k_tiles=k_tiles)
+    assert k_tiles % (fitted.wk * fitted.s) == 0
+    assert row_tiles % (fitted.wn * fitted.r) == 0
+    assert fitted.wn <= wn
+    assert fitted.wk <= wk
+    assert fitted.prefetch <= 8 * k_tiles
+    assert fitted.prefetch & (fitted.prefetch - 1) == 0
+    assert fitted.fit(row_tiles=row_tiles, k_tiles=k_tiles) == fitted
+
+
+@pytest.mark.parametrize(("k_tiles", "split"), [(32, 8), (112, 8), (12, 4), (5, 1)])
+def test_fitted_split_divides_the_weight(k_tiles: int, split: int) -> None:
+    """A split that does not divide K is halved until it does."""
+    assert WideConfig(bn=64, split=8, stages=3, warps=4).fit(k_tiles=k_tiles).split == split
+
+
+@pytest.mark.parametrize("rows", [1, 8, 9, 16, 17, 32, 64, 500])
+@pytest.mark.parametrize(("n", "k"), [(4096, 4096), (28672, 4096), (1000, 576), (1, 1)])
+def test_an_unknown_device_has_defaults(n: int, k: int, rows: int) -> None:
+    """Every shape and row count has sizes; up to 16 rows the kernel whose rows do not depend on each other."""
+    row_tiles, k_tiles = -(-n // 16), -(-k // 128)
+    config = tuning.int4_config(
+        "a GPU of tomorrow", n=n, k=k, rows=rows, row_tiles=row_tiles, k_tiles=k_tiles, multiprocessors=16
+    )
+    assert isinstance(config, RowsConfig) == (rows <= 16)
+    fp16 = tuning.fp16_config("a GPU of tomorrow", n=n, k=k, multiprocessors=16)
+    assert fp16.split in (1, 2, 4)
+
+
+def test_the_shipped_table_can_be_read() -> None:
+    """Every entry names a kernel, its sizes are powers of two, its keys are shapes and row limits."""
+    content = json.loads(TABLE.read_text(encoding="utf-8"))
+    assert content["schema_version"] == 1
+    for device in content["devices"].values():
+        for shape, entries in device["int4"].items():
+            assert all(size.isdigit() for size in shape.split("x"))
+            assert set(entries) <= {str(limit) for limit in INT4_ROW_LIMITS}
+            for entry in entries.values():
+                config = tuning.parse_int4_config(entry)
+                if isinstance(config, RowsConfig):
+                    assert all(size & (size - 1) == 0 for size in (config.wn, config.wk, config.r, config.s))
+                    assert config.wn * config.wk <= 16
+        for entry in device["fp16"].values():
+            Fp16Config(**entry)
+
+
+@pytest.mark.parametrize("entry", [{}, {"kernel": "fast"}, {"kernel": "rows", "wn": 1}, {"kernel": "wide", "bk": 3}])
+def test_a_damaged_entry_is_named(entry: dict[str, object]) -> None:
+    """An entry that no kernel understands is an error that shows it."""
+    with pytest.raises(KernelError, match="expected kernel rows or wide"):
+        tuning.parse_int4_config(entry)
