@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -98,6 +99,27 @@ class Account:
             known = [power for power in powers if power is not None]
             trace.append((time_ns, sum(known) if known and len(known) == len(powers) else None))
         return trace
+
+    def rail_traces(self) -> list[tuple[int, dict[str, float | None]]]:
+        """Return the power of each rail in mW, by its label, at each sample from the start to the end of the window.
+
+        The readings at both ends, taken just outside of it, are the first and the last. None = not seen.
+        """
+        names = _distinct_labels(self._about.rails)
+        return [
+            (sample.time_ns, {names[rail.id]: self._power_mw(rail, sample) for rail in self._about.rails})
+            for sample in self._from_end_to_end()
+        ]
+
+    def _from_end_to_end(self) -> Sequence[Sample]:
+        times = [sample.time_ns for sample in self._samples]
+        first = max(bisect_right(times, self._window.start_ns) - 1, 0)
+        return self._samples[first : bisect_left(times, self._window.end_ns) + 1]
+
+    def _power_mw(self, rail: Rail, sample: Sample) -> float | None:
+        if rail.quantity is Quantity.POWER:
+            return sample.values.get(rail.id)
+        return self._rail_series(rail).curve.power_mw(sample.time_ns)
 
     def _why_no_total(self) -> str:
         if self._about.total_note is not None:
@@ -196,3 +218,9 @@ def _method(rails: Sequence[Rail]) -> Method:
     if len(quantities) > 1:
         return Method.MIXED
     return Method.COUNTER if Quantity.ENERGY in quantities else Method.INTEGRATED_POWER
+
+
+def _distinct_labels(rails: Sequence[Rail]) -> dict[str, str]:
+    """Return id -> label, with the id beside a label that several rails share."""
+    labels = [rail.label for rail in rails]
+    return {rail.id: rail.label if labels.count(rail.label) == 1 else f"{rail.label} ({rail.id})" for rail in rails}

@@ -58,6 +58,10 @@ class Window:
         """Return (time in ns, power of the total in mW or None) for each sample of the closed window."""
         return [] if self._account is None else self._account.power_trace()
 
+    def rail_traces(self) -> list[tuple[int, dict[str, float | None]]]:
+        """Return (time in ns, power in mW or None by the rail's label) for each sample of the closed window."""
+        return [] if self._account is None else self._account.rail_traces()
+
     @cached_property
     def by_rail(self) -> dict[str, Answer]:
         """The reading of each rail with its note, by the rail's id, once the window is closed."""

@@ -1,9 +1,10 @@
 """The trace of a generation: one JSON object a line, written as it happens.
 
 The first line is a header (``type`` header, ``schema_version``, then what the caller gives). After it come lines of
-type ``token`` (a ``TokenEvent``), ``round`` (a ``RoundRecord``), ``power`` (rails in milliwatts) and a last one,
-``end``. Times are nanoseconds since the start of the generation; a number that is not finite is null. Every line is
-flushed, so a trace is whole up to the moment a process dies.
+type ``token`` (a ``TokenEvent``) and ``round`` (a ``RoundRecord``), then the ``power`` of the whole generation (each
+sample's rails in milliwatts and their total) and a last one, ``end``. Times are nanoseconds since the start of the
+generation; a number that is not finite is null. Every line is flushed, so a trace is whole up to the moment a process
+dies.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ class TraceWriter:
         """Write one decoding round."""
         self._write("round", asdict(record))
 
-    def power(self, *, time_ns: int, milliwatts: Mapping[str, float | None]) -> None:
-        """Write the power of every rail at one moment; None where it was not measured."""
-        self._write("power", {"time_ns": time_ns, "milliwatts": dict(milliwatts)})
+    def power(self, *, time_ns: int, milliwatts: Mapping[str, float | None], total_mw: float | None) -> None:
+        """Write the power of every rail and of the total at one moment; None where it was not measured."""
+        self._write("power", {"time_ns": time_ns, "milliwatts": dict(milliwatts), "total_mw": total_mw})
 
     def end(self, reply: Reply) -> None:
         """Write how the generation ended."""

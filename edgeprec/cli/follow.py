@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from edgeprec.cli.interrupt import calling_on_interrupt
+from edgeprec.cli.power_points import Metered, power_points
 from edgeprec.runtime.reply import Reply, RoundRecord, TokenEvent
 from edgeprec.runtime.trace import TraceWriter
 
 __all__ = ["Generating", "follow"]
 
 
-class Generating(Protocol):
+class Generating(Metered, Protocol):
     """The part of a generation that is needed here."""
 
     @property
@@ -42,6 +43,8 @@ def follow(
                 traced += _trace_rounds(trace, generation.rounds[traced:])
     if trace is not None:
         _trace_rounds(trace, generation.rounds[traced:])
+        for point in power_points(generation):
+            trace.power(time_ns=point.time_ns, milliwatts=point.milliwatts, total_mw=point.total_mw)
         trace.end(generation.reply)
     return generation.reply
 

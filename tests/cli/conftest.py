@@ -118,6 +118,8 @@ class FakeGeneration:
     before_token: Callable[[int], None] = lambda _index: None
     rounds: list[RoundRecord] = field(default_factory=list)
     is_cancelled: bool = False
+    window: object = None
+    tally: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(start_ns=0))
     controller: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(band=Band(theta_low_bits=0.6, theta_high_bits=2.0, hold_tokens=4))
     )
@@ -274,3 +276,32 @@ def bundles() -> ModuleType:
         sys.modules[name] = module_from_spec(found)
         found.loader.exec_module(sys.modules[name])
     return sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def make_checkpoint() -> Callable[..., Path]:
+    """Return ``make(path, **spec)``: it writes a tiny random Llama checkpoint and returns its path."""
+    name = "edgeprec_factories_checkpoints"
+    if name not in sys.modules:
+        found = spec_from_file_location(name, Path(__file__).parents[1] / "factories" / "checkpoints.py")
+        assert found is not None
+        assert found.loader is not None
+        sys.modules[name] = module_from_spec(found)
+        found.loader.exec_module(sys.modules[name])
+
+    def make(path: Path, **spec: Any) -> Path:
+        sys.modules[name].make_checkpoint(path, "llama", **spec)
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def pair(make_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a bundle that ``edgeprec export`` wrote."""
+    folder = tmp_path_factory.mktemp("pair")
+    checkpoint = make_checkpoint(folder / "checkpoint")
+    path = folder / "pair.edgeprec"
+    with CliRunner().isolation():
+        assert run_and_report(cli, ["export", str(checkpoint), "-o", str(path), "--quiet"]) == 0
+    return path

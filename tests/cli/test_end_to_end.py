@@ -5,43 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import sys
 from collections.abc import Callable
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-
-from edgeprec.cli.errors import run_and_report
-from edgeprec.cli.group import cli
 
 PROMPT = "hello there"
-
-
-def make_checkpoint(path: Path, **spec: Any) -> Path:
-    """Write a tiny random Llama checkpoint."""
-    name = "edgeprec_factories_checkpoints"
-    if name not in sys.modules:
-        found = spec_from_file_location(name, Path(__file__).parents[1] / "factories" / "checkpoints.py")
-        assert found is not None
-        assert found.loader is not None
-        sys.modules[name] = module_from_spec(found)
-        found.loader.exec_module(sys.modules[name])
-    sys.modules[name].make_checkpoint(path, "llama", **spec)
-    return path
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a bundle that ``edgeprec export`` wrote."""
-    folder = tmp_path_factory.mktemp("pair")
-    checkpoint = make_checkpoint(folder / "checkpoint")
-    path = folder / "pair.edgeprec"
-    with CliRunner().isolation():
-        assert run_and_report(cli, ["export", str(checkpoint), "-o", str(path), "--quiet"]) == 0
-    return path
 
 
 @pytest.fixture
@@ -148,7 +118,9 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, invoke: Calla
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
-def test_an_existing_bundle_is_not_overwritten(pair: Path, tmp_path: Path, invoke: Callable[..., Any]) -> None:
+def test_an_existing_bundle_is_not_overwritten(
+    pair: Path, tmp_path: Path, invoke: Callable[..., Any], make_checkpoint: Callable[..., Path]
+) -> None:
     """Hours of export are not lost to a repeated command."""
     before = (pair / "bundle.json").read_bytes()
     checkpoint = make_checkpoint(tmp_path / "other", seed=1)
@@ -157,7 +129,9 @@ def test_an_existing_bundle_is_not_overwritten(pair: Path, tmp_path: Path, invok
     assert (pair / "bundle.json").read_bytes() == before
 
 
-def test_a_draft_with_another_vocabulary_is_refused(tmp_path: Path, invoke: Callable[..., Any]) -> None:
+def test_a_draft_with_another_vocabulary_is_refused(
+    tmp_path: Path, invoke: Callable[..., Any], make_checkpoint: Callable[..., Path]
+) -> None:
     """The first id that differs is named, before any work."""
     target = make_checkpoint(tmp_path / "target")
     draft = make_checkpoint(tmp_path / "draft")

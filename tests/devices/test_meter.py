@@ -388,6 +388,22 @@ def test_power_trace_of_a_window() -> None:
     assert [mw for _, mw in trace].count(None) == 19
 
 
+def test_the_traces_of_rails_reach_from_end_to_end() -> None:
+    """The readings at both ends belong to them, and of two rails with one label neither hides the other."""
+    rails = (Rail(id="r1", label="VIN"), Rail(id="r2", label="VIN"), fake.counter_rail("gpu0", "GPU"))
+    total = Total(rail_ids=("r1",), scope=Scope.MODULE, evidence="test")
+    script = lambda ns: {"r1": 4_000.0, "r2": "EIO (5)", "gpu0": 5_000.0 * (ns // (100 * MS)) / 10}  # noqa: E731
+    bench = fake.Bench(script, rails=rails, total=total)
+    bench.run(1.0)
+    window = measure(bench, 2.0)
+    traces = window.rail_traces()
+    assert (traces[0][0], traces[-1][0]) == (window.start_ns, window.end_ns)
+    assert all(set(rails) == {"VIN (r1)", "VIN (r2)", "GPU"} for _, rails in traces)
+    middle = traces[len(traces) // 2][1]
+    assert (middle["VIN (r1)"], middle["VIN (r2)"]) == (4_000.0, None)
+    assert middle["GPU"] == pytest.approx(5_000.0)
+
+
 def test_idle_baseline_is_carried_by_later_readings() -> None:
     """Joules above idle stand beside the gross joules, from a baseline of the same power mode."""
     bench = fake.Bench(lambda ns: {"r1": 4_000.0 if ns < 11 * S else 10_000.0})

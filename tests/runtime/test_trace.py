@@ -78,7 +78,7 @@ def test_a_trace_has_header_tokens_rounds_power_and_end(tmp_path: Path) -> None:
     with TraceWriter.open(path, {"bundle": "pair"}) as trace:
         trace.token(EVENT)
         trace.round(ROUND)
-        trace.power(time_ns=9, milliwatts={"VDD_IN": 5000.0, "VDD_GPU": None})
+        trace.power(time_ns=9, milliwatts={"VDD_IN": 5000.0, "VDD_GPU": None}, total_mw=5000.0)
         trace.end(REPLY)
     header, token, record, power, end = lines(path)
     assert header == {"type": "header", "schema_version": SCHEMA_VERSION, "bundle": "pair"}
@@ -87,7 +87,8 @@ def test_a_trace_has_header_tokens_rounds_power_and_end(tmp_path: Path) -> None:
     assert record["type"] == "round"
     assert record["drafted"] == [7, 8]
     assert record["draft_entropy_bits"] == [0.5, None]
-    assert power == {"type": "power", "time_ns": 9, "milliwatts": {"VDD_IN": 5000.0, "VDD_GPU": None}}
+    rails = {"VDD_IN": 5000.0, "VDD_GPU": None}
+    assert power == {"type": "power", "time_ns": 9, "milliwatts": rails, "total_mw": 5000.0}
     assert end["finish_reason"] == "stop"
     assert end["token_sha256"] == REPLY.to_json()["token_sha256"]
     assert trace.note is None
