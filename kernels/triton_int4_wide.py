@@ -39,8 +39,8 @@ def int4_wide_kernel(
     n_size,
     k_size,
     x_stride,
+    row_tiles,
     K_TILES: tl.constexpr,
-    ROW_TILES: tl.constexpr,
     BN: tl.constexpr,
     BM: tl.constexpr,
     SPLIT: tl.constexpr,
@@ -56,7 +56,7 @@ def int4_wide_kernel(
 ):
     """Compute BN outputs of BM rows of y [M, N], or part ``program_id(2)`` of it when SPLIT > 1.
 
-    Arguments are those of ``int4_rows_kernel``. With SPLIT > 1 the result is float32 [SPLIT, M, N], without bias and
+    Arguments are those of ``int4_rows_kernel``; ``row_tiles`` is N'. With SPLIT > 1 the result is float32 [SPLIT, M, N], without bias and
     residual, and SPLIT divides K_TILES. Programs: outputs, blocks of rows, parts.
     """
     part = tl.program_id(2)
@@ -67,7 +67,7 @@ def int4_wide_kernel(
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     m = tl.program_id(1) * BM + tl.arange(0, BM)
     k = part * (STEPS * 128) + tl.arange(0, 32)
-    tile_row = tl.minimum(n, ROW_TILES * 16 - 1)
+    tile_row = tl.minimum(n, row_tiles * 16 - 1)
     words = words_ptr + (tile_row // 16).to(tl.int64)[:, None] * (K_TILES * 512) + part * (STEPS * 512)
     words = words + ((tile_row % 16) * 32)[:, None] + tl.arange(0, 32)[None, :]
     at = (tile_row // 16) * (K_TILES * 16 * BLOCKS) + ((tile_row % 8) * 2 + tile_row % 16 // 8) * BLOCKS
