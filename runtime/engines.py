@@ -47,7 +47,7 @@ def open_engine(
     """Load one model of a bundle into an engine.
 
     Raises:
-        ConfigError: there is no engine or provider of this name.
+        ConfigError: there is no engine or provider of this name, or no thread to run it.
         EngineError: the model cannot be loaded.
         MissingDependency: the engine's library is not installed.
     """
@@ -57,6 +57,8 @@ def open_engine(
         raise ConfigError(
             f"provider is {provider!r}, expected one of {', '.join(PROVIDERS)}: others are not in this version"
         )
+    if threads is not None and threads < 1:
+        raise ConfigError(f"threads is {threads}, expected 1 or more: leave it out to use every core")
     from edgeprec.runtime.engine_onnxruntime import OnnxRuntimeEngine
 
     opened = OnnxRuntimeEngine.open(

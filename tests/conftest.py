@@ -1,9 +1,54 @@
-"""Keep the repository root off ``sys.path``: ``import export`` from there would load a second copy of a package."""
+"""Fixtures shared by all tests: a tiny exported pair, and the demo pair that the slow tests run.
+
+The repository root is kept off ``sys.path``: ``import export`` from there would load a second copy of a package.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
+
+TINY_TARGET_WIDTH, TINY_DRAFT_WIDTH = 288, 280  # both padded: the tokenizer has 272 ids
+
+
+def load_checkpoints() -> ModuleType:
+    """Import ``tests/factories/checkpoints.py`` once."""
+    full_name = "edgeprec_factories_checkpoints"
+    if full_name not in sys.modules:
+        found = spec_from_file_location(full_name, ROOT / "tests" / "factories" / "checkpoints.py")
+        assert found is not None
+        assert found.loader is not None
+        sys.modules[full_name] = module_from_spec(found)
+        found.loader.exec_module(sys.modules[full_name])
+    return sys.modules[full_name]
+
+
+@pytest.fixture(scope="session")
+def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a real exported pair of random models: three layers, and a draft model of one."""
+    import edgeprec
+
+    make, folder = load_checkpoints().make_checkpoint, tmp_path_factory.mktemp("tiny")
+    target = make(folder / "target", "llama", vocab_size=TINY_TARGET_WIDTH, num_layers=3, max_positions=256)
+    draft = make(folder / "draft", "qwen3", vocab_size=TINY_DRAFT_WIDTH, num_layers=1, max_positions=200, seed=5)
+    return edgeprec.export_bundle(target, folder / "tiny.edgeprec", draft=str(draft))
+
+
+@pytest.fixture(scope="session")
+def demo_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the demo pair, exported by this code; its checkpoint is downloaded unless ``EDGEPREC_CACHE`` has it."""
+    import edgeprec
+    from edgeprec.cli.demo_model import BUNDLE_NAME, fetch_checkpoint
+
+    folder = tmp_path_factory.mktemp("demo")
+    cache = Path(os.environ.get("EDGEPREC_CACHE") or folder)
+    cache.mkdir(parents=True, exist_ok=True)
+    return edgeprec.export_bundle(fetch_checkpoint(cache), folder / BUNDLE_NAME)

@@ -1,0 +1,81 @@
+"""Opening an engine by name: what is refused, and that it is refused before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgeprec.available_memory import AvailableMemory
+from edgeprec.bundle import Bundle
+from edgeprec.errors import ConfigError, MemoryBudgetError
+from edgeprec.runtime import engines
+from edgeprec.runtime.engines import default_context, open_engine, plan_engine_memory
+
+PLENTY = AvailableMemory(1 << 40, "MemAvailable")
+
+
+@pytest.fixture(scope="session")
+def bundle(tiny_pair: Path) -> Bundle:
+    """Open the tiny pair."""
+    return Bundle.open(tiny_pair)
+
+
+@pytest.mark.parametrize("name", ["auto", "onnxruntime"])
+def test_known_engines_open(bundle: Bundle, name: str) -> None:
+    """``auto`` and the name itself give the same engine, with the context asked for."""
+    engine = open_engine(bundle.target, context_tokens=48, engine=name, provider="cpu", threads=1)
+    assert (engine.info.name, engine.info.context_tokens, engine.info.num_layers) == ("onnxruntime", 48, 3)
+    engine.close()
+
+
+@pytest.mark.parametrize("name", ["", "tensorrt", "torch", "ONNXRUNTIME"])
+def test_unknown_engine_is_named(bundle: Bundle, name: str) -> None:
+    """The message lists what there is."""
+    with pytest.raises(ConfigError, match=f"engine is '{name}', expected one of auto, onnxruntime"):
+        open_engine(bundle.target, context_tokens=48, engine=name)
+
+
+def test_unknown_provider_is_named(bundle: Bundle) -> None:
+    """Providers of other devices are refused by name, not ignored."""
+    with pytest.raises(ConfigError, match="provider is 'rocm', expected one of cpu"):
+        open_engine(bundle.target, context_tokens=48, provider="rocm")
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_threads_must_be_positive(bundle: Bundle, threads: int) -> None:
+    """A number of threads that is none is refused."""
+    with pytest.raises(ConfigError, match=f"threads is {threads}, expected 1 or more"):
+        open_engine(bundle.target, context_tokens=48, threads=threads)
+
+
+def test_default_context_is_the_shorter_models(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The draft was made for 200 tokens, the target for 256; a long model gets 4096."""
+    assert default_context(bundle) == 200
+    monkeypatch.setattr(engines, "DEFAULT_CONTEXT_TOKENS", 64)
+    assert default_context(bundle) == 64
+
+
+def test_memory_is_planned_for_both_models(bundle: Bundle) -> None:
+    """More context takes more memory, by the caches of target and draft."""
+    plans = [plan_engine_memory(bundle, context_tokens=count, available=PLENTY) for count in (100, 200)]
+    target, draft = bundle.models
+    per_token = 2 * 4 * (3 * target.architecture.kv_size + draft.architecture.kv_size)
+    assert plans[1].cache_bytes - plans[0].cache_bytes == 100 * per_token
+
+
+def test_what_does_not_fit_is_refused(bundle: Bundle) -> None:
+    """Need, what there is and the longest context that fits stand in one sentence."""
+    fixed = plan_engine_memory(bundle, context_tokens=1, available=PLENTY)
+    room = AvailableMemory(fixed.total_bytes + 49 * fixed.cache_bytes, "a control group")
+    with pytest.raises(
+        MemoryBudgetError, match=r"needs .* are available \(a control group\): use --context 50 or less"
+    ):
+        plan_engine_memory(bundle, context_tokens=200, available=room)
+    assert plan_engine_memory(bundle, context_tokens=50, available=room).total_bytes <= room.size_bytes
+
+
+def test_longer_context_than_the_models_is_refused(bundle: Bundle) -> None:
+    """Neither model was trained beyond its own limit."""
+    with pytest.raises(ConfigError, match="context is 201 tokens, expected 1 to 200"):
+        plan_engine_memory(bundle, context_tokens=201, available=PLENTY)
