@@ -1,11 +1,14 @@
 """Build the wheel in a clean copy of the tree and check it.
 
 It must hold ``edgeprec`` and nothing else at top level, every file of the package folders, and be importable where
-only the base dependencies are installed: quickly, and without a heavy library being loaded.
+only the base dependencies are installed: quickly, and without a heavy library being loaded. With the extra ``cpu``
+alone it must run a bundle that was exported elsewhere, to the same tokens.
 """
 
 from __future__ import annotations
 
+import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -65,12 +68,9 @@ def content_faults(wheel: Path) -> list[str]:
     return faults + [f"the wheel should not hold {name}" for name in sorted(names - expected)]
 
 
-def import_faults(wheel: Path, work: Path) -> list[str]:
-    """Install the wheel into a new environment and import it there, three times."""
-    environment = work / "venv"
-    venv.create(environment, with_pip=True)
+def import_faults(environment: Path, work: Path) -> list[str]:
+    """Import the installed wheel three times."""
     python = environment / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "-qq", wheel], check=True)
     probes = [
         subprocess.run([python, "-c", PROBE], check=True, cwd=work, capture_output=True, text=True).stdout.split()
         for _ in range(3)
@@ -87,12 +87,44 @@ def import_faults(wheel: Path, work: Path) -> list[str]:
     return faults
 
 
+def install(environment: Path, requirement: str) -> None:
+    """Install the wheel, with extras where ``requirement`` names some."""
+    subprocess.run([environment / "bin" / "python", "-m", "pip", "install", "-qq", requirement], check=True)
+
+
+def run_faults(environment: Path, wheel: Path, work: Path) -> list[str]:
+    """Export a tiny bundle here, and run it here and in the new environment, which has no export packages."""
+    bundle = export_tiny_bundle(work)
+    install(environment, f"{wheel}[cpu]")
+    here, there = (token_digest(python, bundle, work) for python in (sys.executable, environment / "bin" / "python"))
+    return [] if here == there else [f"a copied bundle gives other tokens in the new environment: {there} for {here}"]
+
+
+def export_tiny_bundle(work: Path) -> Path:
+    """Make a random checkpoint and export it with this environment's packages."""
+    factory = runpy.run_path(str(ROOT / "tests" / "factories" / "checkpoints.py"), run_name="factory_of_checkpoints")
+    factory["make_checkpoint"](work / "checkpoint", "llama")
+    command = [sys.executable, "-m", "edgeprec", "export", work / "checkpoint", "-o", work / "tiny.edgeprec"]
+    subprocess.run([*command, "--quiet"], check=True, cwd=work)
+    return work / "tiny.edgeprec"
+
+
+def token_digest(python: str | Path, bundle: Path, work: Path) -> str:
+    """Run the bundle and return the digest of its tokens."""
+    command = [python, "-m", "edgeprec", "run", bundle, "-p", "hello there", "-n", "16", "--ignore-eos", "--json"]
+    done = subprocess.run(command, check=True, cwd=work, capture_output=True, text=True)
+    return str(json.loads(done.stdout)["token_sha256"])
+
+
 def main() -> int:
     """Build, look inside, install and import."""
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         wheel = build(work)
-        faults = content_faults(wheel) + import_faults(wheel, work)
+        environment = work / "venv"
+        venv.create(environment, with_pip=True)
+        install(environment, str(wheel))
+        faults = content_faults(wheel) + import_faults(environment, work) + run_faults(environment, wheel, work)
         print(f"{wheel.name}: {wheel.stat().st_size / 1024:.0f} KiB, {len(expected_files())} files")
     for fault in faults:
         print(f"error: {fault}")
