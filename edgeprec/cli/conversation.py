@@ -12,7 +12,7 @@ import click
 from edgeprec.cli.follow import follow
 from edgeprec.cli.printer import TextPrinter
 from edgeprec.cli.prompt import decode_prompt
-from edgeprec.cli.stats import stats_line
+from edgeprec.cli.stats import stats_line, stats_lines
 from edgeprec.config import GenerationConfig, Mode
 from edgeprec.errors import ConfigError
 from edgeprec.runtime.reply import Reply
@@ -67,7 +67,7 @@ class Conversation:
                 self._messages = list(self._opening)
                 click.echo("forgotten")
             case ["/stats"]:
-                click.echo(stats_line(self._last) if self._last else "nothing was generated yet")
+                click.echo(stats_lines(self._last) if self._last else "nothing was generated yet")
             case ["/mode"]:
                 click.echo(str(self._config.mode))
             case ["/mode", name]:

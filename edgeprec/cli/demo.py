@@ -58,4 +58,4 @@ def demo_command(**values: Any) -> None:
     if values["as_json"]:
         print_json({"bundle": str(bundle), "report": str(report), **result.to_json()})
     else:
-        click.echo(f"\n{result.summary}\nreport: {report}")
+        click.echo("\n".join(["", *(line for line in (result.energy, result.summary) if line), f"report: {report}"]))

@@ -19,7 +19,7 @@ from edgeprec.cli.progress import progress_bars, working
 from edgeprec.cli.render import legend
 from edgeprec.cli.report import ReportRun, render_report
 from edgeprec.cli.run_report import report_of, run_of
-from edgeprec.cli.stats import stats_line
+from edgeprec.cli.stats import energy_details, stats_line
 from edgeprec.config import GenerationConfig, Mode
 from edgeprec.runtime.reply import FinishReason, Reply, TokenSource
 
@@ -79,6 +79,11 @@ class DemoResult:
         same = f"all {tokens} tokens are FP16's" if verdicts == {True} else "the tokens differ from FP16's"
         speedup = overall_speedup(self.pairs)
         return same if speedup is None else f"{same}, at {speedup:.2f} times the speed of plain FP16"
+
+    @property
+    def energy(self) -> str | None:
+        """Return where the energy of the first reply went, or the whole reason why none was measured."""
+        return next((energy_details(run.reply.stats) for run in self.runs), None)
 
     def write_report(self, session: Session, path: Path) -> None:
         """Write the HTML page."""

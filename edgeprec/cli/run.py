@@ -74,7 +74,7 @@ def _generate(session: Session, prompt: str, config: GenerationConfig, values: M
     from edgeprec.cli.follow import follow
     from edgeprec.cli.json_output import print_json
     from edgeprec.cli.printer import TextPrinter
-    from edgeprec.cli.stats import stats_line
+    from edgeprec.cli.stats import stats_lines
 
     generation = session.stream(prompt, config, chat=values["chat"])
     printer = None if values["as_json"] else TextPrinter()
@@ -85,7 +85,7 @@ def _generate(session: Session, prompt: str, config: GenerationConfig, values: M
     else:
         printer.finish(reply)
         if not values["quiet"]:
-            click.echo(stats_line(reply), err=True)
+            click.echo(stats_lines(reply), err=True)
     if values["report"] is not None:
         _write_report(session, prompt, config, generation, values)
     return reply

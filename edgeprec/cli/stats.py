@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from edgeprec.runtime.reply import EnergyStats, FinishReason, Reply, Stats
 
-__all__ = ["energy_in_words", "stats_line"]
+__all__ = ["energy_details", "energy_in_words", "stats_line", "stats_lines"]
+
+_WHOLE = 0.995  # a coverage that rounds to all of the time
+_NEGLIGIBLE = 1e-3  # of all joules: the moment between the last pass and the end is a phase too
 
 _ENDINGS = {
     FinishReason.STOP: "",
@@ -21,9 +24,15 @@ def stats_line(reply: Reply) -> str:
     parts += [f"{stats.tokens_per_s:.1f} tokens/s"] if stats.tokens_per_s is not None else []
     parts += [f"{reply.mode}, drafts by {stats.drafter}" if stats.drafted else str(reply.mode)]
     parts += _shares(stats)
-    parts += [energy_in_words(stats)]
+    parts += [energy_in_words(stats) if stats.energy is None else _joules(stats.energy)]
     parts += [_ENDINGS[reply.finish_reason]] if _ENDINGS[reply.finish_reason] else []
     return " · ".join(parts)
+
+
+def stats_lines(reply: Reply) -> str:
+    """Return the line, and under it where the energy went or why none was measured."""
+    details = energy_details(reply.stats)
+    return stats_line(reply) if details is None else f"{stats_line(reply)}\n{details}"
 
 
 def _shares(stats: Stats) -> list[str]:
@@ -36,13 +45,37 @@ def _shares(stats: Stats) -> list[str]:
 
 
 def energy_in_words(stats: Stats) -> str:
-    """Return joules and their source, or why there are none; what each sensor answered is left to the JSON."""
+    """Return joules and their source, or why there are none, without what each sensor answered."""
     if stats.energy is None:
-        return f"energy not measured: {(stats.energy_note or 'no reason given').partition(' (')[0]}"
-    return _joules(stats.energy)
+        return f"energy not measured: {_reason(stats).partition(' (')[0]}"
+    energy = stats.energy
+    part = "" if energy.is_total else ", part of the device only"
+    return f"{_joules(energy)} ({energy.source} {energy.rail}{part})"
+
+
+def energy_details(stats: Stats) -> str | None:
+    """Return joules by phase and how they were measured, or the whole reason where a line has only its beginning."""
+    if stats.energy is None:
+        return f"energy not measured: {_reason(stats)}" if " (" in _reason(stats) else None
+    energy = stats.energy
+    phases = [
+        f"{phase} {joules:.3g} J"
+        for phase, joules in energy.by_phase.items()
+        if joules is not None and abs(joules) >= _NEGLIGIBLE * abs(energy.joules)
+    ]
+    about = [
+        f"{energy.source} {energy.rail}{'' if energy.is_total else ', part of the device only'}",
+        None if energy.power_mode is None else f"power mode {energy.power_mode}",
+        None if energy.coverage >= _WHOLE else f"{energy.coverage:.0%} of the time seen",
+        energy.note,
+    ]
+    return f"energy: {', '.join(phases) or 'no phase is known'}; {'; '.join(text for text in about if text)}"
+
+
+def _reason(stats: Stats) -> str:
+    return stats.energy_note or "no reason given"
 
 
 def _joules(energy: EnergyStats) -> str:
     per_token = "" if energy.joules_per_token is None else f", {energy.joules_per_token:.3g} J/token"
-    part = "" if energy.is_total else ", part of the device only"
-    return f"{energy.joules:.3g} J ± {energy.plus_minus_joules:.2g}{per_token} ({energy.source} {energy.rail}{part})"
+    return f"{energy.joules:.3g} J ± {energy.plus_minus_joules:.2g}{per_token}"
