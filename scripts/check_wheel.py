@@ -31,27 +31,25 @@ print((time.perf_counter() - start) * 1e3, edgeprec.__file__, *sorted(sys.module
 RUN_ONLY = "import edgeprec.api, edgeprec.runtime.session, edgeprec.cli.run"
 
 
-def package_folders() -> dict[str, Path]:
+def package_folders(tree: Path) -> dict[str, Path]:
     """Return dotted package name -> folder, by the map in pyproject.toml."""
-    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    setuptools = tomllib.loads((tree / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = setuptools["package-dir"]
-    return {name: ROOT / folders.get(name, name.replace(".", "/")) for name in setuptools["packages"]}
+    return {name: tree / folders.get(name, name.replace(".", "/")) for name in setuptools["packages"]}
 
 
-def expected_files() -> set[str]:
+def expected_files(tree: Path) -> set[str]:
     """Return the paths the wheel must have: every file that lies directly in a package folder."""
     return {
         f"{name.replace('.', '/')}/{file.name}"
-        for name, folder in package_folders().items()
+        for name, folder in package_folders(tree).items()
         for file in folder.iterdir()
         if file.is_file() and file.suffix != ".pyc" and not file.name.startswith(".")
     }
 
 
-def build(work: Path) -> Path:
-    """Build source archive and wheel from a copy of the tree; return the wheel."""
-    tree = work / "tree"
-    shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(*NOT_SOURCE))
+def build(tree: Path, work: Path) -> Path:
+    """Build source archive and wheel; return the wheel."""
     subprocess.run(
         [sys.executable, "-m", "build", "--outdir", work / "dist", tree], check=True, stdout=subprocess.DEVNULL
     )
@@ -59,11 +57,10 @@ def build(work: Path) -> Path:
     return wheel
 
 
-def content_faults(wheel: Path) -> list[str]:
+def content_faults(wheel: Path, expected: set[str]) -> list[str]:
     """Return what the wheel lacks and what it should not hold."""
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    expected = expected_files()
     faults = [f"the wheel lacks {name}" for name in sorted(expected - names)]
     return faults + [f"the wheel should not hold {name}" for name in sorted(names - expected)]
 
@@ -120,12 +117,16 @@ def main() -> int:
     """Build, look inside, install and import."""
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        wheel = build(work)
+        tree = Path(shutil.copytree(ROOT, work / "tree", symlinks=True, ignore=shutil.ignore_patterns(*NOT_SOURCE)))
+        expected = expected_files(tree)
+        wheel = build(tree, work)
         environment = work / "venv"
         venv.create(environment, with_pip=True)
         install(environment, str(wheel))
-        faults = content_faults(wheel) + import_faults(environment, work) + run_faults(environment, wheel, work)
-        print(f"{wheel.name}: {wheel.stat().st_size / 1024:.0f} KiB, {len(expected_files())} files")
+        faults = (
+            content_faults(wheel, expected) + import_faults(environment, work) + run_faults(environment, wheel, work)
+        )
+        print(f"{wheel.name}: {wheel.stat().st_size / 1024:.0f} KiB, {len(expected)} files")
     for fault in faults:
         print(f"error: {fault}")
     return 1 if faults else 0
