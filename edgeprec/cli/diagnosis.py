@@ -11,7 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from edgeprec.available_memory import read_available_memory
+from edgeprec.cli.board_words import board_lines, board_troubles
 from edgeprec.cli.engine_survey import survey_engines
+from edgeprec.cli.gpu_survey import GpuSurvey, survey_gpus
 from edgeprec.cli.sensor_survey import survey_sensors
 from edgeprec.cli.setting_survey import survey_settings
 from edgeprec.cli.settings import Flags, Origin, SettingsFile, unknown_variables
@@ -19,6 +21,7 @@ from edgeprec.errors import DeviceError
 
 __all__ = ["diagnose", "in_words"]
 
+_OWN_GPUS = ("auto", "nvml")  # with any other sensor it is not this machine's GPUs that are asked about
 _PACKAGES = {
     "base": ("numpy", "tokenizers", "safetensors", "jinja2", "nvidia-ml-py"),
     "cpu": ("onnxruntime",),
@@ -34,16 +37,24 @@ def diagnose(*, sensor: str, flags: Flags, environ: Mapping[str, str], file: Set
 
     ``missing`` says in sentences what keeps the product from doing all it can; ``degraded`` is whether there is any.
     """
-    engines, sensors = survey_engines(), survey_sensors(sensor)
-    unknown = unknown_variables(environ, flags)
-    missing = list(unknown.values())
+    engines = survey_engines()
+    sensors, machine = survey_sensors(sensor)
+    board = machine.to_json()
+    gpus = survey_gpus() if sensor in _OWN_GPUS else GpuSurvey()
+    missing = list(unknown_variables(environ, flags).values())
     if not any(engine.is_usable for engine in engines):
         missing.append("no engine can run: pip install 'edgeprec[cpu]'")
-    if sensors.note is not None:
-        missing.append(f"energy is not measured: {sensors.note}")
+    if sensors.total is None:
+        what = "energy is not measured" if sensors.source is None else f"no total is known for {sensors.source}"
+        missing.append(f"{what}: {sensors.note}")
+    if gpus.check is not None and gpus.check.warning is not None:
+        missing.append(gpus.check.warning)
+    missing += board_troubles(board)
     return {
         "edgeprec": version("edgeprec"),
         "machine": _machine(),
+        "board": board,
+        **gpus.to_json(),
         "packages": {name: _version(name) for names in _PACKAGES.values() for name in names},
         "engines": [asdict(engine) for engine in engines],
         "sensors": asdict(sensors),
@@ -62,21 +73,40 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     machine = found["machine"]
     yield f"EdgePrec {found['edgeprec']}, Python {machine['python']}, {machine['system']}"
     yield f"  {machine['cores']} cores ({machine['cpu']}), {_gib(machine['available_bytes'])} available"
+    yield "\nboard"
+    yield from board_lines(found["board"])
+    yield from _gpu_lines(found)
     yield "\nengines"
     for engine in found["engines"]:
         yield f"  {_mark(engine['is_usable'])} {engine['name']:<14}{engine['note']}"
     yield "\npower"
     for attempt in found["sensors"]["attempts"]:
-        yield f"  {_mark(attempt['is_usable'])} {attempt['name']:<14}{attempt['note']}"
+        fix = f" ({attempt['fix']})" if attempt["fix"] else ""
+        yield f"  {_mark(attempt['is_usable'])} {attempt['name']:<13} {attempt['note']}{fix}"
     sensors = found["sensors"]
     if sensors["source"]:
         yield f"  used: {sensors['source']}, rails {', '.join(sensors['rails'])}, total {sensors['total'] or 'unknown'}"
+        if sensors["evidence"]:
+            yield f"  {sensors['evidence']}"
     yield "\npackages"
     yield from (f"  {name:<18}{number or 'not installed'}" for name, number in found["packages"].items())
     yield "\nsettings"
     yield from _setting_lines(found["settings"])
     yield "\nmissing" if found["missing"] else "\nnothing is missing"
     yield from (f"  {sentence}" for sentence in found["missing"])
+
+
+def _gpu_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    for gpu in found["gpus"]:
+        memory = "" if gpu["memory_bytes"] is None else f", {gpu['memory_bytes'] / 2**30:.0f} GiB"
+        limit = "" if gpu["power_limit_mw"] is None else f", limit {gpu['power_limit_mw'] / 1e3:.0f} W"
+        yield f"  {'NVML':<14}{gpu['name']}, driver {gpu['driver'] or 'unknown'}{memory}{limit}"
+    check = found["counter_check"]
+    if check is not None and check["difference"] is not None:
+        yield (
+            f"  {'energy':<14}counter {check['counter_watts']:.1f} W, power {check['power_watts']:.1f} W, "
+            f"{100 * check['difference']:+.1f} % apart"
+        )
 
 
 def _setting_lines(settings: list[dict[str, Any]]) -> Iterator[str]:
