@@ -49,10 +49,11 @@ def expected_files(tree: Path) -> set[str]:
 
 
 def build(tree: Path, work: Path) -> Path:
-    """Build source archive and wheel; return the wheel."""
-    subprocess.run(
-        [sys.executable, "-m", "build", "--outdir", work / "dist", tree], check=True, stdout=subprocess.DEVNULL
-    )
+    """Build source archive and wheel; return the wheel. What the build says is shown when it fails."""
+    command = [sys.executable, "-m", "build", "--outdir", work / "dist", tree]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        sys.exit(f"{done.stdout}\nerror: the wheel cannot be built")
     (wheel,) = (work / "dist").glob("*.whl")
     return wheel
 
