@@ -8,6 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from edgeprec.cli.comparison import Comparison, compare, overall_speedup
+from edgeprec.cli.energy_panel import EnergyPanel, draw_energy
+from edgeprec.cli.power_points import PowerPoint
 from edgeprec.cli.stats import energy_in_words
 from edgeprec.cli.timeline import Timeline, describe, draw_timeline
 from edgeprec.runtime.reply import Reply, RoundRecord, TokenEvent, TokenSource
@@ -29,6 +31,7 @@ class ReportRun:
     rounds: Sequence[RoundRecord]
     thresholds: tuple[float, float] | None = None  # theta_low and theta_high in bits, as they were at the end
     baseline: Reply | None = None
+    power: Sequence[PowerPoint] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,7 @@ class _Section:
     spans: tuple[tuple[str, str, str], ...]  # kind, text, title
     kinds: tuple[str, ...]
     timeline: Timeline
+    energy: EnergyPanel
     tiles: tuple[tuple[str, str, str], ...]  # value, unit or name, remark
     rows: tuple[tuple[str, str], ...]
     comparison: Comparison | None
@@ -78,6 +82,7 @@ def _section(run: ReportRun, report: Report) -> _Section:
         spans=tuple((event.source.value, event.text, describe(event)) for event in run.events if event.text),
         kinds=tuple(kind.value for kind in TokenSource if any(event.source is kind for event in run.events)),
         timeline=draw_timeline(run.events, run.rounds, num_layers=report.num_layers, thresholds=run.thresholds),
+        energy=draw_energy(run.reply, run.rounds, run.power),
         tiles=_tiles(run.reply, comparison),
         rows=_rows(run.reply),
         comparison=comparison,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from edgeprec.cli.power_points import power_points
 from edgeprec.cli.report import Report, ReportRun
 from edgeprec.config import GenerationConfig
 from edgeprec.runtime.reply import Reply
@@ -27,6 +28,7 @@ def run_of(generation: Generation, *, prompt: str, baseline: Reply | None = None
         rounds=generation.rounds,
         thresholds=(band.theta_low_bits, band.theta_high_bits),
         baseline=baseline,
+        power=power_points(generation),
     )
 
 

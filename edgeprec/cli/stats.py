@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from edgeprec.runtime.reply import EnergyStats, FinishReason, Reply, Stats
 
-__all__ = ["energy_details", "energy_in_words", "stats_line", "stats_lines"]
+__all__ = [
+    "energy_circumstances",
+    "energy_details",
+    "energy_in_words",
+    "stats_line",
+    "stats_lines",
+    "worthy_phases",
+]
 
 _WHOLE = 0.995  # a coverage that rounds to all of the time
 _NEGLIGIBLE = 1e-3  # of all joules: the moment between the last pass and the end is a phase too
@@ -57,19 +64,28 @@ def energy_details(stats: Stats) -> str | None:
     """Return joules by phase and how they were measured, or the whole reason where a line has only its beginning."""
     if stats.energy is None:
         return f"energy not measured: {_reason(stats)}" if " (" in _reason(stats) else None
-    energy = stats.energy
-    phases = [
-        f"{phase} {joules:.3g} J"
+    phases = [f"{phase} {joules:.3g} J" for phase, joules in worthy_phases(stats.energy).items() if joules is not None]
+    return f"energy: {', '.join(phases) or 'no phase is known'}; {energy_circumstances(stats.energy)}"
+
+
+def worthy_phases(energy: EnergyStats) -> dict[str, float | None]:
+    """Return the joules of the phases without those that are nothing beside the whole; None = not measured."""
+    return {
+        phase: joules
         for phase, joules in energy.by_phase.items()
-        if joules is not None and abs(joules) >= _NEGLIGIBLE * abs(energy.joules)
-    ]
+        if joules is None or abs(joules) >= _NEGLIGIBLE * abs(energy.joules)
+    }
+
+
+def energy_circumstances(energy: EnergyStats) -> str:
+    """Return what was measured, in which power mode, how much of the time, and what happened on the way."""
     about = [
         f"{energy.source} {energy.rail}{'' if energy.is_total else ', part of the device only'}",
         None if energy.power_mode is None else f"power mode {energy.power_mode}",
         None if energy.coverage >= _WHOLE else f"{energy.coverage:.0%} of the time seen",
         energy.note,
     ]
-    return f"energy: {', '.join(phases) or 'no phase is known'}; {'; '.join(text for text in about if text)}"
+    return "; ".join(text for text in about if text)
 
 
 def _reason(stats: Stats) -> str:
