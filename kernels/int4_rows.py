@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -62,20 +63,17 @@ def int4_rows_swiglu(
     check_output_like("the output", out, x, shape)
     y = torch.empty(shape, dtype=x.dtype, device=x.device) if out is None else out
     half = weight.row_tiles // 2
-    config = config.fit(row_tiles=half * 2, k_tiles=weight.k_tiles)
-    wn = config.wn * config.r // 2 or 1
-    while half % wn:
-        wn //= 2
-    paired = RowsConfig(
-        wn=min(wn, config.wn),
-        wk=config.wk,
-        r=2,
-        s=max(1, config.s // 2),
-        stages=config.stages,
-        prefetch=config.prefetch,
-    )
+    paired = _pair(config.fit(row_tiles=weight.row_tiles, k_tiles=weight.k_tiles), half)
     _launch(x, weight, paired, y, None, None, programs=half // paired.wn, tile_step=half, is_swiglu=True)
     return y
+
+
+def _pair(config: RowsConfig, half: int) -> RowsConfig:
+    """Return sizes whose warps own one tile of gate and one of up, with as much in flight as ``config`` has."""
+    wn = config.wn
+    while half % wn:
+        wn //= 2
+    return replace(config, wn=wn, r=2, s=config.s if config.r > 1 else max(1, config.s // 2))
 
 
 def _launch(
@@ -124,6 +122,7 @@ def _launch(
         X_TYPE=tl.float16 if x.dtype is torch.float16 else tl.bfloat16,
         TILE_STEP=tile_step,
         SWIGLU=is_swiglu,
+        PINNED=config.pinned,
         num_warps=config.wn * config.wk,
         **launch,
     )

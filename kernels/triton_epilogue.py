@@ -9,7 +9,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 __all__ = ["sum_parts_kernel", "sum_parts_swiglu_kernel"]
 
 
-@triton.jit(do_not_specialize=["total"])
+@triton.jit
 def sum_parts_kernel(
     parts_ptr,
     y_ptr,
@@ -42,7 +42,7 @@ def sum_parts_kernel(
     tl.store(y_ptr + at, acc.to(y_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["total"])
+@triton.jit
 def sum_parts_swiglu_kernel(
     parts_ptr, y_ptr, total, i_size, SPLIT: tl.constexpr, BLOCK: tl.constexpr, USE_PDL: tl.constexpr
 ):

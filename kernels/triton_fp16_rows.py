@@ -15,7 +15,7 @@ from edgeprec.kernels.triton_parts import finish
 __all__ = ["fp16_rows_kernel"]
 
 
-@triton.jit(do_not_specialize=["m_size"])
+@triton.jit
 def fp16_rows_kernel(
     x_ptr,
     w_ptr,
@@ -53,15 +53,16 @@ def fp16_rows_kernel(
     m = tl.program_id(1) * BM + tl.arange(0, BM)
     k = part * (K_STEPS * BK) + tl.arange(0, BK)
     w = w_ptr + tl.minimum(n, n_size - 1).to(tl.int64)[:, None] * k_size + k[None, :]
-    x = x_ptr + tl.minimum(m, m_size - 1)[None, :] * x_stride + k[:, None]
+    is_row = (m < m_size)[None, :]  # what lies beyond is 0: reading one row many times would crowd one spot of the L2
+    x = x_ptr + m[None, :] * x_stride + k[:, None]
     acc = tl.zeros((BN, BM), tl.float32)
     for _ in tl.range(0, K_STEPS, num_stages=STAGES):
         if EVEN_K:
             a = tl.load(w, eviction_policy="evict_first")
-            b = tl.load(x)
+            b = tl.load(x, mask=is_row, other=0.0)
         else:
             a = tl.load(w, mask=(k < k_size)[None, :], other=0.0, eviction_policy="evict_first")
-            b = tl.load(x, mask=(k < k_size)[:, None], other=0.0)
+            b = tl.load(x, mask=is_row & (k < k_size)[:, None], other=0.0)
         acc = tl.dot(a, b, acc)
         w += BK
         x += BK

@@ -59,6 +59,7 @@ def _tile_product(
     x3,
     scales,
     zeros,
+    start,
     W: tl.constexpr,
     S: tl.constexpr,
     R: tl.constexpr,
@@ -68,7 +69,7 @@ def _tile_product(
     X_TYPE: tl.constexpr,
     USE_PTX: tl.constexpr,
 ):
-    """Return the scaled products of one step, float32 [s w, 16 r, c, 4, 2]."""
+    """Return the scaled products of one step, float32 [s w, 16 r, c, 4, 2]. Every sum begins at ``start``, a 0."""
     B: tl.constexpr = S * W
     IS_FP16: tl.constexpr = X_TYPE == tl.float16
     UNIT: tl.constexpr = 1.0 / 16777216.0 if IS_FP16 else 1.0  # what a nibble of 1 weighs in an even plane
@@ -81,26 +82,29 @@ def _tile_product(
     b1 = _right_operand(x1, W, S, C, X_TYPE, USE_PTX)
     b2 = _right_operand(x2, W, S, C, X_TYPE, USE_PTX)
     b3 = _right_operand(x3, W, S, C, X_TYPE, USE_PTX)
+    zero = tl.zeros((B, R * 16, C * 8), tl.float32) + start
+    zero_sums = tl.zeros((B, 16, C * 8), tl.float32) + start
     if BLOCKS == 1:
-        even = tl.dot(a2, b2, tl.dot(a0, b0))
-        odd = tl.dot(a3, b3, tl.dot(a1, b1))
-        sums = tl.dot(ones, b3, tl.dot(ones, b2, tl.dot(ones, b1, tl.dot(ones, b0))))
+        even = tl.dot(a2, b2, tl.dot(a0, b0, zero))
+        odd = tl.dot(a3, b3, tl.dot(a1, b1, zero))
+        sums = tl.dot(ones, b3, tl.dot(ones, b2, tl.dot(ones, b1, tl.dot(ones, b0, zero_sums))))
         part = (even + odd * ODD).reshape((B, R * 16, C, 4, 2, 1))
         sums = _over_outputs(sums, R).reshape((B, R * 16, C, 4, 2, 1))
     elif BLOCKS == 2:
-        first = tl.dot(a0, b0) + tl.dot(a1, b1) * ODD
-        second = tl.dot(a2, b2) + tl.dot(a3, b3) * ODD
+        first = tl.dot(a0, b0, zero) + tl.dot(a1, b1, zero) * ODD
+        second = tl.dot(a2, b2, zero) + tl.dot(a3, b3, zero) * ODD
         part = tl.join(first, second).reshape((B, R * 16, C, 4, 2, 2))
-        first = _over_outputs(tl.dot(ones, b1, tl.dot(ones, b0)), R)
-        second = _over_outputs(tl.dot(ones, b3, tl.dot(ones, b2)), R)
+        first = _over_outputs(tl.dot(ones, b1, tl.dot(ones, b0, zero_sums)), R)
+        second = _over_outputs(tl.dot(ones, b3, tl.dot(ones, b2, zero_sums)), R)
         sums = tl.join(first, second).reshape((B, R * 16, C, 4, 2, 2))
     else:
         part = tl.join(
-            tl.join(tl.dot(a0, b0), tl.dot(a2, b2)), tl.join(tl.dot(a1, b1) * ODD, tl.dot(a3, b3) * ODD)
+            tl.join(tl.dot(a0, b0, zero), tl.dot(a2, b2, zero)),
+            tl.join(tl.dot(a1, b1, zero) * ODD, tl.dot(a3, b3, zero) * ODD),
         ).reshape((B, R * 16, C, 4, 2, 4))
         sums = tl.join(
-            tl.join(_over_outputs(tl.dot(ones, b0), R), _over_outputs(tl.dot(ones, b2), R)),
-            tl.join(_over_outputs(tl.dot(ones, b1), R), _over_outputs(tl.dot(ones, b3), R)),
+            tl.join(_over_outputs(tl.dot(ones, b0, zero_sums), R), _over_outputs(tl.dot(ones, b2, zero_sums), R)),
+            tl.join(_over_outputs(tl.dot(ones, b1, zero_sums), R), _over_outputs(tl.dot(ones, b3, zero_sums), R)),
         ).reshape((B, R * 16, C, 4, 2, 4))
     if HAS_ZEROS:
         part -= sums * (_per_output(zeros, W, S, R, BLOCKS) + OFFSET)
@@ -118,7 +122,7 @@ def _load_pairs(pointers, k_pair, k_size, EVEN_K: tl.constexpr):
         return tl.load(pointers, mask=k_pair * 2 < k_size, other=0)
 
 
-@triton.jit(do_not_specialize=["m_size"])
+@triton.jit
 def int4_rows_kernel(
     x_ptr,
     words_ptr,
@@ -149,6 +153,7 @@ def int4_rows_kernel(
     X_TYPE: tl.constexpr,
     TILE_STEP: tl.constexpr,
     SWIGLU: tl.constexpr,
+    PINNED: tl.constexpr,
 ):
     """Compute y [M, N] = x [M, K] @ w + bias + residual, M <= 8 C.
 
@@ -157,8 +162,9 @@ def int4_rows_kernel(
     y_ptr, residual_ptr  [M, N] in x's type, contiguous; bias_ptr [N]
 
     A program makes 16 WN R outputs with WN WK warps, S input tiles a step and warp; WK S divides K_TILES and WN R
-    divides N'. STAGES = 0 unrolls the steps with the next one's loads in registers; else the weights come through
-    shared memory that many steps ahead. PREFETCH lines per output tile are asked for before the previous kernel ends.
+    divides N'. STAGES = 0 unrolls the steps with the next one's loads in registers, PINNED keeps those loads ahead of
+    the arithmetic (``fence``); else the weights come through shared memory that many steps ahead. PREFETCH lines per
+    output tile are asked for before the previous kernel ends.
 
     SWIGLU: N = 2 I, R = 2, and the two tiles of a warp are a gate's and its up's, TILE_STEP = I / 16 tiles apart;
     y [M, I] = silu(gate) * up.
@@ -238,8 +244,8 @@ def int4_rows_kernel(
                 y1 = _load_pairs(x + 16, k_pair + 16, k_size, EVEN_K)
                 y2 = _load_pairs(x + 32, k_pair + 32, k_size, EVEN_K)
                 y3 = _load_pairs(x + 48, k_pair + 48, k_size, EVEN_K)
-            fence(USE_PTX, W)
-            acc += _tile_product(v, x0, x1, x2, x3, sv, zv, W, S, R, C, BLOCKS, HAS_ZEROS, X_TYPE, USE_PTX)
+            start = fence(USE_PTX and PINNED, W)
+            acc += _tile_product(v, x0, x1, x2, x3, sv, zv, start, W, S, R, C, BLOCKS, HAS_ZEROS, X_TYPE, USE_PTX)
             if step + 1 < STEPS:
                 v = v_next
                 sv = s_next
@@ -264,7 +270,7 @@ def int4_rows_kernel(
             y1 = tl.load(x + 16, mask=more & ((k_pair * 2 + 32 < k_size) | EVEN_K), other=0)
             y2 = tl.load(x + 32, mask=more & ((k_pair * 2 + 64 < k_size) | EVEN_K), other=0)
             y3 = tl.load(x + 48, mask=more & ((k_pair * 2 + 96 < k_size) | EVEN_K), other=0)
-            acc += _tile_product(v, x0, x1, x2, x3, sv, zv, W, S, R, C, BLOCKS, HAS_ZEROS, X_TYPE, USE_PTX)
+            acc += _tile_product(v, x0, x1, x2, x3, sv, zv, 0.0, W, S, R, C, BLOCKS, HAS_ZEROS, X_TYPE, USE_PTX)
             sv = s_next
             zv = z_next
             x0 = y0

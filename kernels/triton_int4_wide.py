@@ -16,8 +16,8 @@ __all__ = ["int4_wide_kernel"]
 
 
 @triton.jit
-def _load_x(pointers, k, k_size, EVEN_K: tl.constexpr, X_TYPE: tl.constexpr, USE_PTX: tl.constexpr):
-    x = tl.load(pointers) if EVEN_K else tl.load(pointers, mask=(k < k_size)[:, None], other=0.0)
+def _load_x(pointers, is_row, k, k_size, EVEN_K: tl.constexpr, X_TYPE: tl.constexpr, USE_PTX: tl.constexpr):
+    x = tl.load(pointers, mask=is_row[None, :] & ((k < k_size)[:, None] | EVEN_K), other=0.0)
     return as_operand(x, X_TYPE, USE_PTX)
 
 
@@ -26,7 +26,7 @@ def _zero_offset(pointers, X_TYPE: tl.constexpr, USE_PTX: tl.constexpr):
     return as_operand(8.0 - tl.load(pointers).to(tl.float32), X_TYPE, USE_PTX)[:, None]
 
 
-@triton.jit(do_not_specialize=["m_size"])
+@triton.jit
 def int4_wide_kernel(
     x_ptr,
     words_ptr,
@@ -56,8 +56,8 @@ def int4_wide_kernel(
 ):
     """Compute BN outputs of BM rows of y [M, N], or part ``program_id(2)`` of it when SPLIT > 1.
 
-    Arguments are those of ``int4_rows_kernel``; ``row_tiles`` is N'. With SPLIT > 1 the result is float32 [SPLIT, M, N], without bias and
-    residual, and SPLIT divides K_TILES. Programs: outputs, blocks of rows, parts.
+    Arguments are those of ``int4_rows_kernel``; ``row_tiles`` is N'. With SPLIT > 1 the result is float32 [SPLIT, M, N],
+    without bias and residual, and SPLIT divides K_TILES. Programs: outputs, blocks of rows, parts.
     """
     part = tl.program_id(2)
     STEPS: tl.constexpr = K_TILES // SPLIT
@@ -72,14 +72,15 @@ def int4_wide_kernel(
     words = words + ((tile_row % 16) * 32)[:, None] + tl.arange(0, 32)[None, :]
     at = (tile_row // 16) * (K_TILES * 16 * BLOCKS) + ((tile_row % 8) * 2 + tile_row % 16 // 8) * BLOCKS
     at += part * (STEPS * 16 * BLOCKS)
-    x = x_ptr + tl.minimum(m, m_size - 1)[None, :] * x_stride + k[:, None]
+    is_row = m < m_size  # what lies beyond is 0: reading one row many times would crowd one spot of the L2
+    x = x_ptr + m[None, :] * x_stride + k[:, None]
     acc = tl.zeros((BN, BM), tl.float32)
     for _ in tl.range(0, STEPS, num_stages=STAGES):
         a0, a1, a2, a3 = exact_planes(tl.load(words, eviction_policy="evict_first"), X_TYPE, USE_PTX)
-        b0 = _load_x(x, k, k_size, EVEN_K, X_TYPE, USE_PTX)
-        b1 = _load_x(x + 32, k + 32, k_size, EVEN_K, X_TYPE, USE_PTX)
-        b2 = _load_x(x + 64, k + 64, k_size, EVEN_K, X_TYPE, USE_PTX)
-        b3 = _load_x(x + 96, k + 96, k_size, EVEN_K, X_TYPE, USE_PTX)
+        b0 = _load_x(x, is_row, k, k_size, EVEN_K, X_TYPE, USE_PTX)
+        b1 = _load_x(x + 32, is_row, k + 32, k_size, EVEN_K, X_TYPE, USE_PTX)
+        b2 = _load_x(x + 64, is_row, k + 64, k_size, EVEN_K, X_TYPE, USE_PTX)
+        b3 = _load_x(x + 96, is_row, k + 96, k_size, EVEN_K, X_TYPE, USE_PTX)
         if HAS_ZEROS:
             z0 = _zero_offset(zeros_ptr + at, X_TYPE, USE_PTX)
             if BLOCKS == 1:

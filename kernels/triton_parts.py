@@ -129,17 +129,22 @@ def exact_planes(words, X_TYPE: tl.constexpr, USE_PTX: tl.constexpr):
 
 @triton.jit
 def fence(USE_PTX: tl.constexpr, NUM_WARPS: tl.constexpr):
-    """Keep the loads above in front of the arithmetic below, warp by warp: the assembler would sink them."""
+    """Return 0.0 after the loads above have been issued, warp by warp.
+
+    The assembler sinks loads into the arithmetic that follows them in the program, which shortens their way to their
+    use. A barrier keeps loads above itself, and sums that start from its result keep arithmetic below.
+    """
     if USE_PTX:
         if NUM_WARPS <= 8:
-            tl.inline_asm_elementwise(
+            count = tl.inline_asm_elementwise(
                 """{
+                .reg .pred never;
                 .reg .u32 q;
                 mov.u32 q, %tid.x;
                 shr.u32 q, q, 5;
                 add.u32 q, q, 1;
-                bar.sync q, 32;
-                mov.u32 $0, q;
+                setp.eq.u32 never, q, 0;
+                bar.red.popc.u32 $0, q, 32, never;
                 }""",
                 "=r",
                 [],
@@ -148,7 +153,24 @@ def fence(USE_PTX: tl.constexpr, NUM_WARPS: tl.constexpr):
                 pack=1,
             )
         else:
-            tl.debug_barrier()
+            count = tl.inline_asm_elementwise(
+                """{
+                .reg .pred never;
+                .reg .u32 q;
+                mov.u32 q, %tid.x;
+                add.u32 q, q, 1;
+                setp.eq.u32 never, q, 0;
+                barrier.red.popc.u32 $0, 0, never;
+                }""",
+                "=r",
+                [],
+                dtype=tl.int32,
+                is_pure=False,
+                pack=1,
+            )
+        return count.to(tl.float32, bitcast=True)
+    else:
+        return 0.0
 
 
 @triton.jit

@@ -44,6 +44,7 @@ class RowsConfig:
     s: int  # tiles of 128 inputs a step
     stages: int = 0
     prefetch: int = 0  # lines of 128 bytes an output tile
+    pinned: bool = False  # keep unrolled loads ahead of the arithmetic, at the price of registers
 
     def fit(self, *, row_tiles: int, k_tiles: int) -> RowsConfig:
         """Return the nearest sizes that divide a weight of these tiles."""

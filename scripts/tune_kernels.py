@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,11 @@ def rows(*sizes: int) -> RowsConfig:
     return RowsConfig(wn=wn, wk=wk, r=r, s=s, stages=stages, prefetch=prefetch)
 
 
+def pinned(*sizes: int) -> RowsConfig:
+    """Return an unrolled RowsConfig whose loads stay ahead of the arithmetic."""
+    return replace(rows(*sizes), pinned=True)
+
+
 def wide(bn: int, split: int, stages: int, warps: int) -> WideConfig:
     """Return a WideConfig from its fields in order."""
     return WideConfig(bn=bn, split=split, stages=stages, warps=warps)
@@ -49,17 +54,19 @@ def fp16(bn: int, bk: int, split: int, stages: int) -> Fp16Config:
 
 INT4_CANDIDATES: dict[int, list[Config]] = {
     8: [
-        *(rows(*sizes) for sizes in [(1, 4, 1, 4), (1, 4, 1, 2), (2, 4, 1, 4), (2, 4, 1, 1), (1, 8, 1, 2)]),
-        *(rows(*sizes) for sizes in [(1, 8, 2, 2), (1, 2, 1, 2), (1, 8, 1, 4), (1, 4, 2, 2)]),
+        *(rows(*sizes) for sizes in [(1, 4, 1, 4), (1, 4, 1, 2), (1, 8, 1, 2), (1, 8, 2, 2), (1, 8, 1, 4)]),
+        *(pinned(*sizes) for sizes in [(1, 4, 1, 2), (1, 4, 1, 1), (2, 4, 1, 1), (1, 8, 1, 2), (1, 8, 2, 1)]),
+        *(pinned(*sizes) for sizes in [(1, 2, 1, 2), (1, 4, 2, 1), (1, 4, 2, 2), (1, 2, 2, 1), (1, 8, 1, 1)]),
         *(rows(*sizes) for sizes in [(1, 2, 2, 2, 3), (1, 4, 4, 1, 3), (1, 8, 1, 2, 3), (1, 4, 1, 4, 6)]),
-        *(rows(*sizes, 64) for sizes in [(1, 2, 1, 4, 4), (1, 8, 1, 4, 4), (1, 4, 1, 4, 4), (1, 2, 2, 1, 4)]),
+        *(rows(*sizes, 64) for sizes in [(1, 8, 1, 4, 4), (1, 4, 1, 4, 4), (1, 2, 2, 1, 4)]),
     ],
     16: [
-        *(rows(*sizes) for sizes in [(2, 4, 1, 2), (1, 4, 1, 2), (1, 8, 1, 1), (1, 4, 1, 1), (2, 4, 1, 1)]),
-        *(rows(*sizes) for sizes in [(2, 8, 1, 1), (1, 8, 2, 1), (1, 8, 1, 2), (1, 4, 2, 1)]),
+        *(rows(*sizes) for sizes in [(2, 4, 1, 2), (1, 8, 1, 1), (1, 8, 2, 1), (1, 8, 1, 2)]),
+        *(pinned(*sizes) for sizes in [(2, 4, 1, 1), (1, 4, 1, 1), (1, 8, 1, 1), (1, 8, 2, 1), (2, 8, 1, 1)]),
+        *(pinned(*sizes) for sizes in [(1, 4, 2, 1), (2, 4, 2, 1), (1, 2, 2, 1), (4, 4, 1, 1), (1, 4, 1, 2)]),
         *(rows(*sizes) for sizes in [(1, 4, 2, 1, 3), (1, 4, 1, 2, 3), (1, 2, 2, 1, 3)]),
-        *(rows(*sizes, 64) for sizes in [(1, 1, 2, 1, 4), (2, 4, 1, 2, 4), (1, 8, 1, 2, 4), (1, 2, 1, 1, 4)]),
-        *(wide(*sizes) for sizes in [(128, 2, 3, 4), (128, 1, 5, 8), (128, 4, 3, 4), (128, 8, 3, 8), (64, 8, 3, 4)]),
+        *(rows(*sizes, 64) for sizes in [(2, 4, 1, 2, 4), (1, 8, 1, 2, 4)]),
+        *(wide(*sizes) for sizes in [(128, 2, 3, 4), (128, 4, 3, 4), (64, 8, 3, 4)]),
     ],
     32: [wide(*sizes) for sizes in [(128, 1, 3, 4), (128, 2, 3, 4), (128, 4, 3, 4), (128, 8, 3, 4), (64, 8, 3, 4)]],
     64: [

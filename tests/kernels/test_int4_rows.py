@@ -26,6 +26,7 @@ TOLERANCE = {
     torch.bfloat16: 5e-3,
 }  # of the result; sums are float32, the interpreter truncates bf16
 UNROLLED = RowsConfig(wn=1, wk=2, r=1, s=2)
+PINNED = RowsConfig(wn=2, wk=2, r=1, s=1, pinned=True)
 PIPELINED = RowsConfig(wn=2, wk=1, r=2, s=1, stages=3, prefetch=8)
 
 
@@ -75,7 +76,7 @@ def test_shapes_that_divide_no_tile(
     assert guarded[rows * n :].isnan().all()
 
 
-@pytest.mark.parametrize("config", [UNROLLED, PIPELINED], ids=["unrolled", "pipelined"])
+@pytest.mark.parametrize("config", [UNROLLED, PINNED, PIPELINED], ids=["unrolled", "pinned", "pipelined"])
 def test_a_row_has_the_same_bits_in_any_company(device: str, make_weight: MakeWeight, config: RowsConfig) -> None:
     """Row i of 16 equals row i alone and row i of 5, bit for bit."""
     weight = repack(make_weight(512, 32), device)
@@ -90,12 +91,12 @@ def test_bias_and_residual_join_before_rounding(device: str, make_weight: MakeWe
     weight = make_weight(256, 48)
     x = activations(4, 256, torch.float16, device)
     bias, residual = torch.randn(48).to(device, torch.float16), torch.randn(4, 48).to(device, torch.float16)
-    result = int4_rows(x, repack(weight, device), UNROLLED, bias=bias, residual=residual)
+    result = int4_rows(x, repack(weight, device), PINNED, bias=bias, residual=residual)
     expected = reference.int4_linear(x.double().cpu().numpy(), weight, bias.double().cpu().numpy())
     assert relative_error(result, expected + residual.double().cpu().numpy()) < TOLERANCE[torch.float16]
 
 
-@pytest.mark.parametrize("config", [UNROLLED, PIPELINED], ids=["unrolled", "pipelined"])
+@pytest.mark.parametrize("config", [UNROLLED, PINNED, PIPELINED], ids=["unrolled", "pinned", "pipelined"])
 def test_fused_swiglu(device: str, make_weight: MakeWeight, relative_error: Measure, config: RowsConfig) -> None:
     """Gate and up of the same unit meet in one program, for an even and an odd number of tiles."""
     for intermediate in (48, 64):
