@@ -164,19 +164,20 @@ class ModelExport:
     def _check(self, weights: GraphWeights) -> None:
         """Run a graph of one layer and the head: all layers are alike, and this takes little memory."""
         config = replace(self.checkpoint.config, num_layers=1)
-        with self._scratch_graph(config, weights) as path:
+        with self._scratch_graph(config, weights, has_fp16_head=False) as path:
             check_fused(path, config)
 
     @contextmanager
     def calibration_graph(self) -> Iterator[Path]:
         """Provide a graph that takes half the memory of the bundle's own and gives the same bits, a little slower."""
-        with self._scratch_graph(self.checkpoint.config, self._graph_weights()) as path:
+        with self._scratch_graph(self.checkpoint.config, self._graph_weights(), has_fp16_head=True) as path:
             yield path
 
     @contextmanager
-    def _scratch_graph(self, config: ModelConfig, weights: GraphWeights) -> Iterator[Path]:
+    def _scratch_graph(self, config: ModelConfig, weights: GraphWeights, *, has_fp16_head: bool) -> Iterator[Path]:
+        graph = build_graph(config, weights, compute="fp32", is_hoisting=True, has_fp16_head=has_fp16_head)
         path = self.transaction.path(f"{self.role}/scratch.onnx")
-        path.write_bytes(build_graph(config, weights, compute="fp32", is_hoisting=True).SerializeToString())
+        path.write_bytes(graph.SerializeToString())
         try:
             yield path
         finally:

@@ -45,14 +45,21 @@ class GraphWeights:
 
 
 def build_graph(
-    config: ModelConfig, weights: GraphWeights, *, compute: str, is_hoisting: bool | None = None
+    config: ModelConfig,
+    weights: GraphWeights,
+    *,
+    compute: str,
+    is_hoisting: bool | None = None,
+    has_fp16_head: bool = True,
 ) -> onnx.ModelProto:
     """Return the model; ``compute`` is ``"fp32"`` or ``"fp16"``, the type of activations and cache.
 
     ``is_hoisting`` keeps FP16 weights outside the branches, for less memory; None = where the model is large.
+    ``has_fp16_head`` False puts the INT4 head into both branches: enough to check INT4, without the largest weight.
     """
     hoists = shares_fp16_constants(config) if is_hoisting is None else is_hoisting
-    return _Decoder(config, weights, compute_type=COMPUTE_TYPES[compute], is_hoisting=hoists).build()
+    decoder = _Decoder(config, weights, compute_type=COMPUTE_TYPES[compute], is_hoisting=hoists)
+    return decoder.build(has_fp16_head=has_fp16_head)
 
 
 class _Decoder:
@@ -63,7 +70,7 @@ class _Decoder:
         self.parts = DecoderParts(config=config, weights=weights, compute_type=compute_type, is_hoisting=is_hoisting)
         self.graph = GraphBuilder()
 
-    def build(self) -> onnx.ModelProto:
+    def build(self, *, has_fp16_head: bool) -> onnx.ModelProto:
         config, graph, parts = self.config, self.graph, self.parts
         self.tables = parts.rotary_tables(graph)
         gates = graph.add_many(
@@ -75,7 +82,7 @@ class _Decoder:
         hidden = parts.cast(graph, embedded)  # [B, T, D]
         for layer in range(config.num_layers):
             hidden = self._layer(layer, gates[layer], hidden)
-        self._head(gates[-1], parts.norm(graph, hidden, "final_norm"))
+        self._head(gates[-1], parts.norm(graph, hidden, "final_norm"), has_fp16=has_fp16_head)
         return graph.model("decoder", self._inputs(), self._outputs())
 
     def _layer(self, layer: int, gate: str, hidden: str) -> str:
@@ -108,19 +115,19 @@ class _Decoder:
         attended = graph.add("Attention", query, keys, values, "", "", "", "kv_length", is_causal=1)  # [B, H, T, d]
         return self.parts.merge_heads(graph, attended)
 
-    def _head(self, gate: str, hidden: str) -> None:
-        logits = self._gated(
+    def _head(self, gate: str, hidden: str, *, has_fp16: bool) -> None:
+        (logits,) = self.graph.add_if(
             gate,
-            lambda branch, linear: self._head_branch(branch, linear, hidden),
-            width=self.config.vocab_size,
+            lambda branch: [self._int4_head(branch, hidden)],
+            lambda branch: [self._fp16_head(branch, hidden) if has_fp16 else self._int4_head(branch, hidden)],
+            data_type=self.compute_type,
+            shapes=[["B", "T", self.config.vocab_size]],
         )
         self.graph.add("Identity", logits, name="logits")
 
-    def _head_branch(self, branch: GraphBuilder, linear: Linear, hidden: str) -> str:
-        if linear == self._int4_linear:
-            return self._int4_head(branch, hidden)
+    def _fp16_head(self, branch: GraphBuilder, hidden: str) -> str:
         if not self.config.tied_embeddings:
-            return linear(branch, hidden, "head")
+            return self.parts.fp16_linear(branch, hidden, "head")
         home = self.parts.home(branch)
         transposed = home.add("Transpose", self.parts.weight(home, "embed"), perm=[1, 0])  # [D, V]
         return branch.add("MatMul", hidden, transposed)
