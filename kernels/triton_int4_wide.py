@@ -56,7 +56,7 @@ def int4_wide_kernel(
 ):
     """Compute BN outputs of BM rows of y [M, N], or part ``program_id(2)`` of it when SPLIT > 1.
 
-    Arguments are those of ``int4_rows_kernel``; ``row_tiles`` is N'. With SPLIT > 1 the result is float32 [SPLIT, M, N],
+    Arguments are those of ``int4_rows_kernel``; ``row_tiles`` is N'. With SPLIT > 1 the result is fp32 [SPLIT, M, N],
     without bias and residual, and SPLIT divides K_TILES. Programs: outputs, blocks of rows, parts.
     """
     part = tl.program_id(2)
