@@ -70,10 +70,12 @@ def energy_details(stats: Stats) -> str | None:
 
 def worthy_phases(energy: EnergyStats) -> dict[str, float | None]:
     """Return the joules of the phases without those that are nothing beside the whole; None = not measured."""
+    least = _NEGLIGIBLE * abs(energy.joules)
+    phases = energy.by_phase.items()
     return {
         phase: joules
-        for phase, joules in energy.by_phase.items()
-        if joules is None or abs(joules) >= _NEGLIGIBLE * abs(energy.joules)
+        for phase, joules in phases
+        if (phase != "idle" if joules is None else abs(joules) >= least)  # hardly ever is there any idle time
     }
 
 
