@@ -23,11 +23,11 @@ def progress_bars(*, is_quiet: bool) -> Iterator[Callable[[ProgressEvent], None]
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
     columns = (
-        TextColumn("{task.description:<12}"),
+        TextColumn("{task.description:<12}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("[dim]{task.fields[detail]}", markup=True),
+        TextColumn("{task.fields[detail]}", style="dim", markup=False),
     )
     tasks: dict[str, TaskID] = {}
     with Progress(*columns, console=Console(stderr=True)) as progress:
@@ -48,5 +48,5 @@ def working(what: str, *, is_quiet: bool) -> Iterator[None]:
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(what):
+    with Console(stderr=True, markup=False).status(what):
         yield

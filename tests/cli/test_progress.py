@@ -1,0 +1,56 @@
+"""Progress bars: for a person at a terminal, and for nobody else."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from edgeprec.cli.progress import progress_bars, working
+from edgeprec.export.progress import ProgressEvent
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Yes."""
+        return True
+
+
+EVENTS = [ProgressEvent("quantize", 1, 2, "layer 0"), ProgressEvent("graph", 0, 1), ProgressEvent("quantize", 2, 2)]
+
+
+@pytest.mark.parametrize(("stream", "is_quiet"), [(io.StringIO(), False), (Terminal(), True)])
+def test_a_log_or_quiet_gets_nothing(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, is_quiet: bool) -> None:
+    """Control sequences in a log file help nobody."""
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress_bars(is_quiet=is_quiet) as show, working("waiting", is_quiet=is_quiet):
+        for event in EVENTS:
+            show(event)
+    assert stream.getvalue() == ""
+
+
+def test_a_terminal_gets_one_bar_for_each_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stage, count and what is at work."""
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_bars(is_quiet=False) as show:
+        for event in EVENTS:
+            show(event)
+    shown = stream.getvalue()
+    assert "quantize" in shown
+    assert "graph" in shown
+    assert "2/2" in shown
+
+
+def test_a_detail_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor may be named with brackets."""
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_bars(is_quiet=False) as show:
+        show(ProgressEvent("read", 1, 2, "layer[0]/[bold]"))
+    assert "layer[0]/[bold]" in stream.getvalue()
