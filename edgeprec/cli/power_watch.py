@@ -55,15 +55,18 @@ def read_once(probe: PowerProbe, pause: Pause) -> PowerReading:
 
 
 def watch(probe: PowerProbe, show: Show, pause: Pause, *, seconds: float | None = None) -> None:
-    """Show a reading every interval. When the sensor ends, one more says why.
+    """Show a reading every interval, counters from their second one on. When the sensor ends, one more says why.
 
     Raises:
         DeviceError: nothing can be read any more.
     """
-    due_s = pause.clock_s()
-    end_s = None if seconds is None else due_s + seconds
+    end_s = None if seconds is None else pause.clock_s() + seconds
     with calling_on_interrupt(pause.end):
         try:
+            if probe.needs_two_readings:
+                probe.read()
+                pause.wait(pause.clock_s() + pause.interval_s)
+            due_s = pause.clock_s()
             while not pause.is_over:
                 show(probe.read())
                 due_s = max(due_s + pause.interval_s, pause.clock_s())

@@ -202,6 +202,13 @@ def test_a_watch_gives_one_object_a_line(invoke: Callable[..., Any]) -> None:
     assert times == sorted(times)
 
 
+def test_a_watched_counter_begins_with_a_figure(use: Callable[[Sensor], None], invoke: Callable[..., Any]) -> None:
+    """Its first reading tells no power and is not shown."""
+    use(CountingSensor(0.0, 2_000.0, 10_000.0))
+    found = objects(invoke("power", "--watch", "--json", "--interval", "0.01"))
+    assert [reading["total"]["power_mw"] for reading in found[:2]] == [pytest.approx(1_000.0), pytest.approx(4_000.0)]
+
+
 def test_a_watch_shows_the_extremes(use: Callable[[Sensor], None], invoke: Callable[..., Any]) -> None:
     """A peak between two looks is not lost."""
     use(CountingSensor(0.0, 2_000.0, 10_000.0, 14_000.0))
