@@ -59,12 +59,8 @@ class Board:
 
     @property
     def power_mode(self) -> str | None:
-        """Return what a reading of energy calls the power mode: ``MODE_30W``, or ``mode 7`` for one without a name."""
-        if self.power_modes is None:
-            return None
-        if self.power_modes.name is None and self.power_modes.id is not None:
-            return f"mode {self.power_modes.id}"
-        return self.power_modes.name
+        """Return what a reading of energy calls the power mode."""
+        return None if self.power_modes is None else self.power_modes.label
 
     def to_json(self) -> dict[str, object]:
         """Return the report as plain values."""

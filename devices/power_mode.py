@@ -52,6 +52,11 @@ class PowerModes:
     reason: str | None
 
     @property
+    def label(self) -> str | None:
+        """Return what a reading of energy calls the mode: ``MODE_30W``, or ``mode 7`` for one without a name."""
+        return self.name if self.name is not None or self.id is None else f"mode {self.id}"
+
+    @property
     def fastest(self) -> PowerMode | None:
         """Return the mode that lets the board run fastest, which is not always mode 0."""
         return fastest_mode(self.modes)

@@ -107,7 +107,7 @@ def _showing(found: Detection, *, as_json: bool, is_live: bool) -> Iterator[Show
 
     identity = read_identity(found.sysfs)
     board = None if identity is None else identity.name
-    mode = None if identity is None else read_power_modes(found.sysfs).name
+    mode = None if identity is None else read_power_modes(found.sysfs).label
     if as_json:
         yield lambda reading: print_json({"board": board, "power_mode": mode, **reading.to_json()})
         return

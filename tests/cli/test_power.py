@@ -17,7 +17,8 @@ import pytest
 from edgeprec.devices import SimulatedBoard, simulated
 from edgeprec.devices.detect import Attempt, Detection
 from edgeprec.devices.sensor import Quantity, Rail, Sample, Scope, Sensor, Total
-from edgeprec.devices.simulated import SIMULATED_BOARDS
+from edgeprec.devices.simulated import SIMULATED_BOARDS, SimulatedSensor
+from edgeprec.devices.sysfs import Sysfs
 from edgeprec.errors import DeviceError
 
 BOARD = ("power", "--sensor", "simulated:agx-orin")
@@ -64,7 +65,8 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sensor], None]:
 
     def use(sensor: Sensor) -> None:
         attempt = Attempt(source="nvml", ok=True, reason=None)
-        found = Detection(sensor=sensor, attempts=(attempt,))
+        sysfs = sensor.board.sysfs if isinstance(sensor, SimulatedSensor) else Sysfs()
+        found = Detection(sensor=sensor, attempts=(attempt,), sysfs=sysfs)
         monkeypatch.setattr(sys.modules["edgeprec.devices.detect"], "detect", lambda _wanted: found)
 
     return use
@@ -104,6 +106,12 @@ def test_the_table_names_board_mode_scope_and_evidence(invoke: Callable[..., Any
     assert "VDDQ_VDD2_1V8AO 0.40 ± 0.10 W inside VIN_SYS_5V0" in words
     assert "total 8.7 ± 0.6 W module_computed" in words
     assert "the board is simulated" in words
+
+
+def test_a_mode_without_a_name_goes_by_its_number(board: SimulatedBoard, invoke: Callable[..., Any]) -> None:
+    """A configuration of another release names fewer modes than the board has."""
+    board.set_power_mode(17)
+    assert objects(invoke("power", "--json"))[0]["power_mode"] == "mode 17"
 
 
 def test_a_figure_below_zero_reads_as_zero_and_stays_data(board: SimulatedBoard, invoke: Callable[..., Any]) -> None:
