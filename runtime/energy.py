@@ -8,7 +8,7 @@ from edgeprec.devices.reading import EnergyReading
 from edgeprec.devices.window import Window
 from edgeprec.runtime.reply import EnergyStats
 
-__all__ = ["PHASES", "EnergyWindow", "NoWindow", "energy_stats"]
+__all__ = ["PHASES", "EnergyWindow", "NoWindow", "PhasePower", "energy_stats"]
 
 PHASES = ("prefill", "draft", "verify", "idle")
 
@@ -36,6 +36,26 @@ class NoWindow:
 
     def mark(self, phase: str) -> None:
         """Nothing is measured."""
+
+
+class PhasePower:
+    """The mean power of each phase in the last generation that measured it: what a round's joules are told from.
+
+    A round is shorter than any sensor's step, so its joules are its time at the power its phases had before. Before the
+    first measured generation nothing is known.
+    """
+
+    def __init__(self) -> None:
+        self._mw: dict[str, float] = {}
+
+    def learn(self, window: Window) -> None:
+        """Take the phases of a closed window."""
+        self._mw |= {phase: 1e3 * reading.watts for phase, reading in window.by_phase.items() if reading is not None}
+
+    def millijoules(self, phase: str, duration_ns: int) -> float | None:
+        """Return the energy of so much time in a phase, None while its power is not known."""
+        power_mw = self._mw.get(phase)
+        return None if power_mw is None else power_mw * duration_ns * 1e-9
 
 
 def energy_stats(window: Window, *, new_tokens: int) -> tuple[EnergyStats | None, str | None]:

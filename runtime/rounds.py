@@ -72,7 +72,8 @@ class _Pending:
 
 @dataclass(slots=True)
 class RoundDecoder:
-    """Runs rounds on one sequence. ``clock`` is in ns; ``mark`` tells the meter which phase begins.
+    """Runs rounds on one sequence. ``clock`` is in ns; ``mark`` tells the meter which phase begins,
+    ``millijoules`` what so many ns of a phase cost, where that is known.
 
     ``is_cancelled`` is asked between passes: a round that is cancelled while drafting gives nothing.
     """
@@ -85,6 +86,7 @@ class RoundDecoder:
     clock: Callable[[], int]
     mark: Callable[[str], object]
     is_cancelled: Callable[[], bool] = lambda: False
+    millijoules: Callable[[str, int], float | None] = lambda phase, duration_ns: None
     rounds: int = 0
     start_ns: int = 0
 
@@ -184,6 +186,8 @@ class RoundDecoder:
                 rows=len(pending.tokens) + 1,
                 draft_ns=drafted_ns - began_ns,
                 verify_ns=ended_ns - drafted_ns,
+                draft_mj=self.millijoules("draft", drafted_ns - began_ns),
+                verify_mj=self.millijoules("verify", ended_ns - drafted_ns),
                 agreed=verdicts if any(pending.is_final) else None,
             )
         )

@@ -25,7 +25,7 @@ from edgeprec.errors import ConfigError
 from edgeprec.governor import Governor
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.drafter import Drafter, ModelDrafter, NgramDrafter, SelfDrafter
-from edgeprec.runtime.energy import NoWindow, energy_stats
+from edgeprec.runtime.energy import NoWindow, PhasePower, energy_stats
 from edgeprec.runtime.engine import Engine, EngineInfo
 from edgeprec.runtime.generation import Generation, Prompt
 from edgeprec.runtime.governing import PowerGuard
@@ -79,6 +79,7 @@ class Session:
         self._learned: dict[tuple[DrafterKind, Mode], Learned] = {}
         self._cached: tuple[int, ...] = ()  # tokens whose cache entries FP16 wrote
         self._draft_cached: tuple[int, ...] = ()
+        self._phase_power = PhasePower()
         self._current: Generation | None = None
 
     def __enter__(self) -> Self:
@@ -215,6 +216,7 @@ class Session:
             passes=target,
             clock=self._clock,
             mark=window.mark,
+            millijoules=self._phase_power.millijoules,
         )
         generation = Generation(
             prompt=Prompt(tokens, cached=_common_prefix(tokens, self._cached)),
@@ -267,6 +269,7 @@ class Session:
 
         if not isinstance(window, Window):
             return None, self._meter_note
+        self._phase_power.learn(window)
         return energy_stats(window, new_tokens=len(ended.events))
 
     def _controller(self, config: GenerationConfig, kind: DrafterKind) -> Controller:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from edgeprec.config import Objective
 from edgeprec.devices.sensor import Rail
 from edgeprec.errors import ConfigError, EngineError
-from edgeprec.runtime.energy import NoWindow, energy_stats
+from edgeprec.runtime.energy import NoWindow, PhasePower, energy_stats
 
 MakeRig = Callable[..., Any]
 PASS_S = 1.0
@@ -173,3 +174,26 @@ def test_budget_brings_the_power_down(make_metered: Callable[..., Any]) -> None:
 def mean_watts(reply: Any) -> float:
     """Return the mean power of a whole generation."""
     return float(reply.stats.energy.joules / (reply.stats.prefill_s + reply.stats.decode_s))
+
+
+def test_objective_energy_says_when_it_cannot_and_then_can(make_metered: Callable[..., Any]) -> None:
+    """Before anything was measured the energy objective follows speed and says so; afterwards it has joules."""
+    rig, _ = make_metered()
+    asked = {"objective": Objective.ENERGY, "max_new_tokens": 12, "ignore_eos": True}
+    first = rig.session.generate("abc", **asked).stats.fallbacks
+    second = rig.session.generate("abd", **asked).stats.fallbacks
+    assert any("objective energy follows speed" in note for note in first)
+    assert not any("objective energy" in note for note in second)
+
+
+def test_phase_power_tells_a_round_from_the_last_measured_phases(make_metered: Callable[..., Any]) -> None:
+    """Joules of a round are its time at its phases' measured power; an unmeasured phase has none."""
+    _, bench = make_metered()
+    window = bench.meter.window("work")
+    with window:
+        window.mark("draft")
+        bench.run(2.0)
+    power = PhasePower()
+    power.learn(window)
+    assert power.millijoules("draft", 5_000_000) == pytest.approx(20.0, rel=0.02)
+    assert power.millijoules("verify", 5_000_000) is None
