@@ -36,7 +36,7 @@ class PowerTable:
         table.add_section()
         total = reading.total
         if total is not None:
-            about = f"{total.scope}{', shared with others' if total.is_shared else ''}: {total.evidence}"
+            about = f"{total.scope}{', shared with others' if total.is_shared else ''}"
             self._add(table, _TOTAL, _TOTAL, total.power_mw, total.plus_minus_mw, about, style="bold")
         elif reading.rails:
             self._add(table, _TOTAL, _TOTAL, None, None, "not measured")
@@ -73,7 +73,9 @@ def _watts(power_mw: float | None, step_mw: float | None) -> str:
 
 
 def _remark(reading: PowerReading) -> list[Text]:
-    if reading.reason is None:
-        return []
-    lead = "" if reading.total is not None else "no total: " if reading.rails else "not measured: "
-    return [Text(visible(f"{lead}{reading.reason}"), style="dim" if reading.total is not None else "yellow")]
+    """Return why there is no total, else why it is believed and what to know about it."""
+    if reading.total is None:
+        lead = "no total: " if reading.rails else "not measured: "
+        return [Text(visible(f"{lead}{reading.reason}"), style="yellow")]
+    remarks = (reading.total.evidence, reading.reason)
+    return [Text(visible(remark), style="dim") for remark in remarks if remark]
