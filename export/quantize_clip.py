@@ -43,13 +43,12 @@ def clip_grid(blocks: Array, importance: Array, kind: GridKind) -> Grid:
 def _fit_scales(blocks: Array, importance: Array, covering: Grid) -> Array:
     """Return A / B [B, 1, N] of the levels with the largest A^2 / B over all factors."""
     weighted = blocks * importance
-    rows = importance.transpose(0, 2, 1)  # [B, 1, G]
     levels, products = np.empty_like(blocks), np.empty_like(blocks)
     best_gain, best_scales = np.zeros_like(covering.scales), np.zeros_like(covering.scales)
     for factor in _FACTORS:
         round_to_levels(blocks, Grid(covering.scales * factor, covering.lows), out=levels)
-        fit = np.multiply(weighted, levels, out=products).sum(axis=1, keepdims=True)  # A
-        size = np.matmul(rows, np.multiply(levels, levels, out=products))  # B
+        fit = np.einsum("bgn,bgn->bn", weighted, levels)[:, None]  # A
+        size = np.einsum("bgn,bgn->bn", np.multiply(levels, importance, out=products), levels)[:, None]  # B
         scales = np.divide(fit, size, out=np.zeros_like(fit), where=size > 0.0)
         gain = scales * fit
         is_better = gain > best_gain

@@ -27,7 +27,7 @@ __all__ = ["quantize_gptq"]
 
 _LOG = logging.getLogger(__name__)
 _DAMPING = (0.01, 0.1, 1.0)  # of the mean diagonal; the next one where the factor does not exist
-_COLUMNS = 2048  # carried through all of K at a time: their errors are K x 2048 float32
+_COLUMNS = 1024  # carried through all of K at a time: a block of them fits into a core's cache
 
 
 def quantize_gptq(
@@ -49,20 +49,24 @@ def quantize_gptq(
             rows = slice(start, min(start + group_size, original.shape[0]))
             targets = original[rows] + carry[:start, rows].T @ errors[:start]
             grid = clip_grid(targets[None], importance[rows].reshape(1, -1, 1), kind)
-            levels = _round_in_turn(targets, original[rows], errors[rows], grid, carry[rows, rows])
+            levels, errors[rows] = _round_in_turn(targets, original[rows], grid, carry[rows, rows])
             builder.put(rows, columns, levels, grid)
     return builder.finish()
 
 
-def _round_in_turn(targets: Array, original: Array, errors: Array, grid: Grid, carry: Array) -> Array:
-    """Return the levels [G, N] of one block and write its ``errors``; ``targets`` hold what earlier blocks left."""
-    levels = np.empty_like(targets)
+def _round_in_turn(targets: Array, original: Array, grid: Grid, carry: Array) -> tuple[Array, Array]:
+    """Return levels and errors [G, N] of one block. ``targets`` hold what earlier blocks left and take on the rest.
+
+    A row of errors goes to the rows below as an outer product: cheaper than so many small calls of BLAS, whose threads
+    would spend their time waiting for each other.
+    """
+    levels, errors, carried = np.empty_like(targets), np.empty_like(targets), np.empty_like(targets)
     one_input = Grid(grid.scales[0], grid.lows[0])  # [1, N]
     for k in range(targets.shape[0]):
-        target = targets[k : k + 1] + carry[None, :k, k] @ errors[:k]
-        round_to_levels(target, one_input, out=levels[k : k + 1])
+        round_to_levels(targets[k : k + 1], one_input, out=levels[k : k + 1])
         errors[k] = original[k] - levels[k] * one_input.scales[0]
-    return levels
+        targets[k + 1 :] += np.multiply(carry[k, k + 1 :, None], errors[k], out=carried[k + 1 :])
+    return levels, errors
 
 
 def _factorize(hessian: npt.NDArray[np.float32]) -> tuple[Array, Array]:

@@ -83,6 +83,5 @@ def block_error(blocks: Array, grid: Grid, importance: Array) -> Array:
     difference = round_to_levels(blocks, grid)
     difference *= grid.scales
     difference -= blocks
-    difference *= difference
-    error: Array = np.matmul(importance.transpose(0, 2, 1), difference)
+    error: Array = np.einsum("bgn,bgn->bn", difference * importance, difference)[:, None]
     return error
