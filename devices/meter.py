@@ -14,8 +14,10 @@ from types import TracebackType
 from typing import Self
 
 from edgeprec.devices.account import Account, Circumstances
+from edgeprec.devices.curve import Span
 from edgeprec.devices.meter_thread import Sampler, SamplingThread
 from edgeprec.devices.power_now import power_now
+from edgeprec.devices.reading import EnergyReading
 from edgeprec.devices.sample_log import SampleLog
 from edgeprec.devices.sensor import Sensor
 from edgeprec.devices.window import Window
@@ -177,6 +179,16 @@ class Meter:
             self._drain_queue()
         finally:
             self._settle(window)
+
+    def phases_so_far(self, window: Window) -> dict[str, EnergyReading | None]:
+        """Return the phases of a window that is still open, from the samples taken until now."""
+        end_ns = self._clock()
+        if window.start_ns is None or end_ns <= window.start_ns:
+            return {}
+        span = Span(window.start_ns, end_ns)
+        with self._log_lock:
+            samples = self._log.between(span.start_ns - self._margin_ns(), end_ns)
+        return window.phases(Account(samples, span, self._circumstances()), span)
 
     def _settle(self, window: Window) -> None:
         window.end_ns = self._clock()

@@ -67,6 +67,14 @@ class Window:
         """The reading of each rail with its note, by the rail's id, once the window is closed."""
         return {} if self._account is None else self._account.by_rail()
 
+    def phases(self, account: Account, span: Span) -> dict[str, EnergyReading | None]:
+        """Return the reading of every phase marked so far within ``span``."""
+        return {phase: _phase(account, spans)[0] for phase, spans in phase_spans(self._marks, span).items()}
+
+    def phases_so_far(self) -> dict[str, EnergyReading | None]:
+        """Return the phases of the window while it is open."""
+        return self._meter.phases_so_far(self)
+
     def settle(self, account: Account, samples: Sequence[Sample]) -> None:
         """Take the readings of the closed window from its account. Called by the meter."""
         span = self.span()

@@ -168,4 +168,4 @@ def _open_meter(sensor: str) -> tuple[Meter | None, str | None]:
             return None, f"NVML measures the GPU, this engine runs on the CPU, and {error}"
     if not found.sensor.rails:
         return None, found.note
-    return Meter(found.sensor, power_mode=read_power_modes(found.sysfs).name), None
+    return Meter(found.sensor, power_mode=read_power_modes(found.sysfs).label), None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from typing import Protocol, Self
 
 from edgeprec.devices.reading import EnergyReading
@@ -10,6 +12,7 @@ from edgeprec.runtime.reply import EnergyStats
 
 __all__ = ["PHASES", "EnergyWindow", "NoWindow", "PhasePower", "energy_stats"]
 
+_LOOK_AGAIN_NS = 2_000_000_000
 PHASES = ("prefill", "draft", "verify", "idle")
 
 
@@ -39,23 +42,38 @@ class NoWindow:
 
 
 class PhasePower:
-    """The mean power of each phase in the last generation that measured it: what a round's joules are told from.
+    """The mean power of each phase, as measured last: what a round's joules are told from.
 
-    A round is shorter than any sensor's step, so its joules are its time at the power its phases had before. Before the
-    first measured generation nothing is known.
+    A round is shorter than any sensor's step, so its joules are its time at the power its phase has on average. While a
+    generation runs its own window is looked at again every two seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._clock = clock
         self._mw: dict[str, float] = {}
+        self._window: Window | None = None
+        self._learned_ns = 0
 
-    def learn(self, window: Window) -> None:
-        """Take the phases of a closed window."""
-        self._mw |= {phase: 1e3 * reading.watts for phase, reading in window.by_phase.items() if reading is not None}
+    def follow(self, window: Window) -> None:
+        """Learn from this window from now on."""
+        self._window = window
+        self._learned_ns = self._clock()
+
+    def learn(self, phases: Mapping[str, EnergyReading | None]) -> None:
+        """Take the readings of phases."""
+        self._mw |= {phase: 1e3 * reading.watts for phase, reading in phases.items() if reading is not None}
 
     def millijoules(self, phase: str, duration_ns: int) -> float | None:
         """Return the energy of so much time in a phase, None while its power is not known."""
+        self._look()
         power_mw = self._mw.get(phase)
         return None if power_mw is None else power_mw * duration_ns * 1e-9
+
+    def _look(self) -> None:
+        now_ns = self._clock()
+        if self._window is not None and now_ns - self._learned_ns >= _LOOK_AGAIN_NS:
+            self._learned_ns = now_ns
+            self.learn(self._window.phases_so_far())
 
 
 def energy_stats(window: Window, *, new_tokens: int) -> tuple[EnergyStats | None, str | None]:

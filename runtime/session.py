@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from types import TracebackType
@@ -21,6 +20,7 @@ from edgeprec.calibration import Calibration
 from edgeprec.config import DrafterKind, GenerationConfig, Mode, SamplingConfig, with_overrides
 from edgeprec.controller import Controller
 from edgeprec.devices.meter import Meter
+from edgeprec.devices.window import Window
 from edgeprec.errors import ConfigError
 from edgeprec.governor import Governor
 from edgeprec.precision import Plan, Precision
@@ -41,6 +41,7 @@ from edgeprec.speculation import Learned
 __all__ = ["Session"]
 
 _DEFAULTS = GenerationConfig()
+_BUDGET_SLACK = 1.05
 
 
 class Session:
@@ -79,7 +80,7 @@ class Session:
         self._learned: dict[tuple[DrafterKind, Mode], Learned] = {}
         self._cached: tuple[int, ...] = ()  # tokens whose cache entries FP16 wrote
         self._draft_cached: tuple[int, ...] = ()
-        self._phase_power = PhasePower()
+        self._phase_power = PhasePower(clock)
         self._current: Generation | None = None
 
     def __enter__(self) -> Self:
@@ -207,7 +208,7 @@ class Session:
         target, draft = PassCounter(self._target_bits), PassCounter(self._bits_of(kind))
         sampler = Sampler(config.sampling, self.info.vocab_size)
         controller = self._controller(config, kind)
-        window = NoWindow() if self.meter is None else self.meter.window("generation")
+        window = self._open_window()
         decoder = RoundDecoder(
             engine=self._engine,
             drafter=self._drafter(kind, sampler, draft, tokens),
@@ -236,7 +237,14 @@ class Session:
         self._cached = self._cached[: generation.prompt.cached]
         return generation
 
-    def _finish(self, ended: Generation, kind: DrafterKind, window: AbstractContextManager[object]) -> Stats:
+    def _open_window(self) -> NoWindow | Window:
+        if self.meter is None:
+            return NoWindow()
+        window = self.meter.window("generation")
+        self._phase_power.follow(window)
+        return window
+
+    def _finish(self, ended: Generation, kind: DrafterKind, window: NoWindow | Window) -> Stats:
         """Keep what the generation taught and cached, and put its statistics together."""
         mode = ended.config.mode
         self._learned[kind, mode] = ended.controller.learned
@@ -244,7 +252,7 @@ class Session:
         energy, note = self._energy(ended, window)
         return ended.tally.stats(
             new_tokens=len(ended.events),
-            fallbacks=(*self.info.fallbacks, *ended.controller.fallbacks),
+            fallbacks=(*self.info.fallbacks, *ended.controller.fallbacks, *_budget_note(ended, window)),
             energy=energy,
             energy_note=note,
             seed=ended.config.sampling.seed,
@@ -262,14 +270,10 @@ class Session:
         if isinstance(drafter, ModelDrafter):
             self._draft_cached = text[: min(drafter.cached, len(text))]
 
-    def _energy(
-        self, ended: Generation, window: AbstractContextManager[object]
-    ) -> tuple[EnergyStats | None, str | None]:
-        from edgeprec.devices.window import Window
-
-        if not isinstance(window, Window):
+    def _energy(self, ended: Generation, window: NoWindow | Window) -> tuple[EnergyStats | None, str | None]:
+        if isinstance(window, NoWindow):
             return None, self._meter_note
-        self._phase_power.learn(window)
+        self._phase_power.learn(window.by_phase)
         return energy_stats(window, new_tokens=len(ended.events))
 
     def _controller(self, config: GenerationConfig, kind: DrafterKind) -> Controller:
@@ -321,6 +325,18 @@ class Session:
             wait=self._wait,
             period_ns=round(self.meter.period_ms * 1e6),
         )
+
+
+def _budget_note(ended: Generation, window: NoWindow | Window) -> Iterator[str]:
+    """Say so when the measured power stayed above the budget, whatever was tried."""
+    budget_w = ended.config.power_budget_w
+    reading = None if isinstance(window, NoWindow) else window.reading
+    if budget_w is None or reading is None or reading.watts <= _BUDGET_SLACK * budget_w:
+        return
+    yield (
+        f"the power budget of {budget_w:g} W was not held: the mean was {reading.watts:.1f} W with INT4 preferred, "
+        f"shorter drafts and {ended.power.paused_ns * 1e-9:.1f} s of pauses"
+    )
 
 
 def _seeded(config: GenerationConfig) -> GenerationConfig:
