@@ -37,6 +37,14 @@ class QuantizationError:
     output_error: float | None  # None without statistics
     correlated_error: float | None  # None without a Hessian
 
+    @property
+    def calibrated_error(self) -> float | None:
+        """The error of the output as well as it is known: correlated where there was a Hessian, else independent.
+
+        gptq lowers the correlated error and raises the other one, so only this one compares linears and methods.
+        """
+        return self.output_error if self.correlated_error is None else self.correlated_error
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``bundle.json``."""
         return asdict(self)

@@ -169,7 +169,17 @@ def test_the_report_counts_bits_and_leaves_unmeasured_errors_out() -> None:
     assert zero_point.bits_per_weight == 4.0 + 20 / 64
     assert symmetric.output_error is None
     assert symmetric.correlated_error is None
+    assert symmetric.calibrated_error is None
     assert symmetric.to_json()["weights"] == 128 * 64
+
+
+def test_the_calibrated_error_is_the_best_known_one() -> None:
+    """Layers are ordered by it: the Hessian's figure where there is one, else that of the second moments."""
+    weight, full = random_weight(64, 16), correlated_statistics(64)
+    with_hessian = quantize(weight, QuantizerSettings(), full).report
+    without = quantize(weight, QuantizerSettings(), InputStatistics(second_moment=full.second_moment)).report
+    assert with_hessian.calibrated_error == with_hessian.correlated_error
+    assert without.calibrated_error == without.output_error == with_hessian.output_error
 
 
 @pytest.mark.parametrize("method", METHODS)
