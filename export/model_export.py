@@ -135,7 +135,7 @@ class ModelExport:
             layer=int(layer) if layer else None,
             linear=linear,
             relative_error=quantized.report.weight_error,
-            output_error=quantized.report.output_error,
+            output_error=quantized.report.calibrated_error,
         )
         step.store({name: asdict(error)})
 
