@@ -5,8 +5,11 @@ The repository root is kept off ``sys.path``: ``import export`` from there would
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -52,3 +55,14 @@ def demo_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cache = Path(os.environ.get("EDGEPREC_CACHE") or folder)
     cache.mkdir(parents=True, exist_ok=True)
     return edgeprec.export_bundle(fetch_checkpoint(cache), folder / BUNDLE_NAME)
+
+
+@pytest.fixture(autouse=True)
+def _own_signals_and_logs() -> Iterator[None]:
+    """Give every test the usual Ctrl-C, which a shell's background job ignores, and loggers as a program finds them."""
+    logger = logging.getLogger("edgeprec")
+    logger.setLevel(logging.NOTSET)
+    logger.handlers.clear()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
