@@ -1,6 +1,6 @@
 """Measure the CPU path on one bundle, and llama.cpp on the same GGUF where llama-cpp-python is installed.
 
-    python scripts/bench_cpu.py BUNDLE [--gguf FILE] [--llama-python PYTHON] [--threads 2] [--json FILE]
+    python scripts/bench_cpu.py BUNDLE [--kinds prose] [--gguf FILE] [--llama-python PYTHON] [--threads 2] [--json FILE]
 
 Every figure is a ratio of two medians taken in the same run, in turns; the spread beside it is the middle half. Nothing
 here asserts: docs/benchmarks.md keeps what was measured.
@@ -60,7 +60,7 @@ def main() -> None:
     print(f"machine: {results['machine']}\n")
     results["steps"] = measure_steps(arguments.bundle, arguments.threads)
     print_steps(results["steps"])
-    results["decoding"] = measure_decoding(arguments.bundle, arguments.threads)
+    results["decoding"] = measure_decoding(arguments.bundle, arguments.threads, arguments.kinds)
     if arguments.gguf is not None:
         results["llama_cpp"] = measure_llama(arguments.llama_python, arguments.gguf, arguments.threads)
         print_llama(results["llama_cpp"], results["decoding"]["prose"]["int4"]["tokens_per_s"])
@@ -87,7 +87,7 @@ def measure_steps(path: Path, threads: int) -> dict[str, Any]:
     return {name: _summary(values) for name, values in times.items()}
 
 
-def measure_decoding(path: Path, threads: int) -> dict[str, Any]:
+def measure_decoding(path: Path, threads: int, wanted: str) -> dict[str, Any]:
     """Decode prompts in several configurations, one prompt through all of them before the next."""
     kinds: dict[str, tuple[str, ...]] = {"prose": PROSE}
     for prompt in load_prompts("tuning"):
@@ -98,6 +98,8 @@ def measure_decoding(path: Path, threads: int) -> dict[str, Any]:
     with edgeprec.load(path, threads=threads, sensor="none", context_tokens=2048) as session:
         session.generate(PROSE[0], max_new_tokens=16, ignore_eos=True)
         for kind, prompts in kinds.items():
+            if wanted not in ("all", kind):
+                continue
             results[kind] = _decode_all(session, prompts)
             print_decoding(kind, results[kind])
     return results
@@ -225,6 +227,7 @@ def _machine() -> str:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
+    parser.add_argument("--kinds", choices=("all", "prose"), default="all", help="which prompts are decoded")
     parser.add_argument("--gguf", type=Path)
     parser.add_argument("--llama-python", default=sys.executable)
     parser.add_argument("--threads", type=int, default=2)
