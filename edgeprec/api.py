@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from edgeprec.bundle import Bundle, BundleModel
 from edgeprec.export.progress import Progress, ProgressEvent, silent
 from edgeprec.export.settings import ExportSettings
+from edgeprec.extras import require_export_packages
 
 if TYPE_CHECKING:
     from edgeprec.architecture import ModelConfig
@@ -96,6 +97,7 @@ def export_bundle(
         EdgePrecError: the disk is full, or the exported graph does not run as meant.
         MissingDependency: a package of the extra ``export`` is not installed.
     """
+    require_export_packages()
     from edgeprec.export.pipeline import export_pair
 
     return export_pair(

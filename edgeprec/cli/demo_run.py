@@ -11,7 +11,7 @@ import click
 
 from edgeprec.cli.comparison import compare, overall_speedup
 from edgeprec.cli.demo_model import BUNDLE_NAME, DOWNLOAD_MB, LICENSE_NOTE, fetch_checkpoint
-from edgeprec.cli.extras import require_export_packages
+from edgeprec.extras import require_export_packages
 from edgeprec.cli.follow import follow
 from edgeprec.cli.output_file import write_whole
 from edgeprec.cli.printer import TextPrinter

@@ -49,7 +49,7 @@ def export_command(**values: Any) -> None:
       edgeprec export model.Q4_1.gguf -o model.edgeprec --quantizer gptq --group-size 64
       edgeprec export ./Llama-3.1-8B --draft ./Llama-3.2-1B -o llama.edgeprec --calibration mails.txt
     """
-    from edgeprec.cli.extras import require_export_packages
+    from edgeprec.extras import require_export_packages
     from edgeprec.cli.not_built import refuse_unbuilt
     from edgeprec.cli.progress import progress_bars
 

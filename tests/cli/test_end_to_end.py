@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from edgeprec.export.writer import BundleTransaction
 
 PROMPT = "hello there"
 
@@ -127,6 +131,46 @@ def test_an_existing_bundle_is_not_overwritten(
     outcome = invoke("export", str(checkpoint), "-o", str(pair))
     assert outcome.code == 2
     assert (pair / "bundle.json").read_bytes() == before
+
+
+def test_two_exports_into_one_folder_are_not_mixed(
+    tmp_path: Path, invoke: Callable[..., Any], make_checkpoint: Callable[..., Path]
+) -> None:
+    """The second command is refused, and the first one's work stays as it is."""
+    checkpoint = make_checkpoint(tmp_path / "checkpoint")
+    output = tmp_path / "out.edgeprec"
+    with BundleTransaction(output, fingerprint="first", resume=False) as first:
+        with first.step("begun"):
+            first.write_bytes("tokenizer.json", b"{}")
+        outcome = invoke("export", str(checkpoint), "-o", str(output))
+        assert outcome.code == 2
+        assert "is writing" in outcome.err
+        assert outcome.err.count("\n") == 1
+        assert first.is_done("begun")
+
+
+def test_a_full_disk_ends_an_export_that_can_be_resumed(
+    tmp_path: Path,
+    invoke: Callable[..., Any],
+    make_checkpoint: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One sentence, exit code 1, nothing that looks like a bundle; with room made, --resume ends the work."""
+    checkpoint = make_checkpoint(tmp_path / "checkpoint")
+    output = tmp_path / "out.edgeprec"
+
+    def refuse(*arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refuse)
+        outcome = invoke("export", str(checkpoint), "-o", str(output), "--quiet")
+    assert outcome.code == 1
+    assert outcome.err.startswith("edgeprec: the disk is full")
+    assert outcome.err.count("\n") == 1
+    assert not output.exists()
+    assert invoke("export", str(checkpoint), "-o", str(output), "--quiet", "--resume").code == 0
+    assert invoke("verify", str(output)).code == 0
 
 
 def test_a_draft_with_another_vocabulary_is_refused(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edgeprec.cli import extras
+from edgeprec import extras
 from edgeprec.errors import ConfigError, EdgePrecError
 from edgeprec.export.progress import ProgressEvent
 from edgeprec.export.settings import ExportSettings

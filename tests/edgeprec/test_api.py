@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import edgeprec
-from edgeprec import api
+from edgeprec import api, extras
 from edgeprec.available_memory import AvailableMemory
 from edgeprec.config import Mode
 from edgeprec.devices.simulated import SimulatedSensor
-from edgeprec.errors import BundleError, ConfigError, DeviceError, EngineError, MemoryBudgetError
+from edgeprec.errors import BundleError, ConfigError, DeviceError, EngineError, MemoryBudgetError, MissingDependency
 from edgeprec.runtime import engines
 from edgeprec.runtime.certificate import certify
 from edgeprec.runtime.session import Session
@@ -200,3 +200,11 @@ def test_public_names_resolve() -> None:
     assert (edgeprec.load, edgeprec.export_bundle) == (api.load, api.export_bundle)
     with pytest.raises(AttributeError, match="no attribute 'lode'"):
         edgeprec.lode  # noqa: B018
+
+
+def test_export_without_its_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program on a device that only runs bundles is told which package is missing, before any work."""
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependency, match=r"pip install 'edgeprec\[export\]'"):
+        edgeprec.export_bundle("model", tmp_path / "out.edgeprec")
+    assert list(tmp_path.iterdir()) == []

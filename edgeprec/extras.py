@@ -1,4 +1,4 @@
-"""Packages of an extra that a command needs, looked for before the work."""
+"""Packages of an extra that some work needs, looked for before it begins."""
 
 from __future__ import annotations
 
