@@ -108,12 +108,19 @@ class ModelEntry:
             int4=_int4_variant(variants.fields("int4")),
             graphs=_texts(fields.mapping("graphs"), f"{where}: graphs"),
             errors=tuple(_layer_error(item, f"{where}: errors") for item in fields.items("errors")),
-            shares_embedding=sharing.optional("embedding", sharing.text) is not None,
-            shares_head=sharing.optional("head", sharing.text) is not None,
+            shares_embedding=_is_targets(sharing, "embedding", where),
+            shares_head=_is_targets(sharing, "head", where),
         )
         for taken in (fields, variants, sharing):
             taken.end()
         return entry
+
+
+def _is_targets(sharing: Fields, part: str, where: str) -> bool:
+    owner = sharing.optional(part, sharing.text)
+    if owner not in (None, "target"):
+        raise BundleError(f"{where}: the {part} is shared with {owner[:40]!r}, expected 'target': it is damaged")
+    return owner is not None
 
 
 def _architecture(values: dict[str, Any], where: str) -> ModelConfig:

@@ -119,6 +119,7 @@ class BundleManifest:
         )
         models.end()
         fields.end()
+        _check_sharing(manifest, where)
         return manifest
 
     @property
@@ -165,6 +166,32 @@ def _draft(values: dict[str, Any] | None, where: str) -> ModelEntry | Literal["s
     if values is None:
         return None
     return "self" if values == _SELF_DRAFT else ModelEntry.from_json(values, where=f"{where}: draft")
+
+
+def _check_sharing(manifest: BundleManifest, where: str) -> None:
+    """Refuse what could not be read together: a draft uses the target's embedding and head as if they were its own."""
+    target, draft = manifest.target, manifest.draft
+    if target.shares_embedding or target.shares_head:
+        raise BundleError(f"{where}: the target claims to share tensors, expected only a draft to do so: it is damaged")
+    if not isinstance(draft, ModelEntry) or not (draft.shares_embedding or draft.shares_head):
+        return
+    ours, theirs = draft.architecture, target.architecture
+    must_equal = {
+        "vocab_size": (ours.vocab_size, theirs.vocab_size),
+        "hidden_size": (ours.hidden_size, theirs.hidden_size),
+        "tied_embeddings": (ours.tied_embeddings, theirs.tied_embeddings),
+    }
+    if draft.shares_head:
+        must_equal["INT4 group_size"] = (draft.int4.group_size, target.int4.group_size)
+        must_equal["INT4 symmetric"] = (draft.int4.symmetric, target.int4.symmetric)
+    for name, (found, expected) in must_equal.items():
+        if found != expected:
+            raise BundleError(
+                f"{where}: the draft shares the target's tensors with {name} {found}, the target has {expected}: "
+                "export the bundle again"
+            )
+    if ours.tied_embeddings and draft.shares_head and not draft.shares_embedding:
+        raise BundleError(f"{where}: the tied draft shares the head without the embedding it is: export it again")
 
 
 def _engine(values: Any, where: str) -> EngineEntry:
