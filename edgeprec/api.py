@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from edgeprec.export.calibrate import Forward
     from edgeprec.runtime.session import Session
 
-__all__ = ["ExportSettings", "Progress", "ProgressEvent", "export_bundle", "load"]
+__all__ = ["ExportSettings", "Progress", "ProgressEvent", "export_bundle", "export_rotated", "load"]
 
 _CALIBRATION_CONTEXT = 1024
 
@@ -88,7 +88,7 @@ def export_bundle(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Export a checkpoint (a folder, a hub id or a GGUF file) and its draft into the folder ``output``.
+    """Export a checkpoint (a folder, a hub id, a GGUF file or a bundle) and its draft into the folder ``output``.
 
     ``draft`` is ``"self"`` (the target's INT4 variant drafts), ``"none"`` or a checkpoint of its own.
 
@@ -106,6 +106,34 @@ def export_bundle(
         draft=draft,
         settings=settings or ExportSettings(),
         resume=resume,
+        open_forward=_open_forward,
+        progress=progress or silent,
+    )
+
+
+def export_rotated(
+    source: str | PathLike[str],
+    output: str | PathLike[str],
+    *,
+    seed: int = 0,
+    settings: ExportSettings | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Export the same function in rotated weights, drafted for by itself; takes up or returns what lies at ``output``.
+
+    Rounding those weights to INT4 errs as on full precision, whatever grid the source's weights lay on: fidelity is
+    measured on such a copy. Errors are those of ``export_bundle``.
+    """
+    from edgeprec.export.checkpoint import open_checkpoint
+    from edgeprec.export.pipeline import export_pair
+    from edgeprec.export.rotate import rotate
+
+    return export_pair(
+        rotate(open_checkpoint(str(source)), seed=seed),
+        Path(output),
+        draft="self",
+        settings=settings or ExportSettings(),
+        resume=True,
         open_forward=_open_forward,
         progress=progress or silent,
     )

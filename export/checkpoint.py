@@ -1,13 +1,13 @@
 """A model to export, whatever file it comes from: its shape, its merged weights, its tokenizer, its sources' digests.
 
-``open_checkpoint`` takes a Hugging Face folder, a hub id ``owner/name`` or a GGUF file.
+``open_checkpoint`` takes a Hugging Face folder, a hub id ``owner/name``, a GGUF file or a bundle.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -16,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeprec.architecture import ModelConfig
+from edgeprec.bundle_schema import MANIFEST_NAME
 from edgeprec.errors import ConfigError, MissingDependency
 from edgeprec.export.checkpoint_weights import CheckpointWeights, LinearName, NormName
 from edgeprec.export.tensor_source import FloatArray
 from edgeprec.export.tokenizer_files import TokenizerFiles
 
-__all__ = ["Checkpoint", "FileCheckpoint", "SourceDigest", "open_checkpoint"]
+__all__ = ["Checkpoint", "FileCheckpoint", "SourceDigest", "digest_files", "open_checkpoint"]
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _GGUF_MAGIC = b"GGUF"
@@ -119,7 +120,7 @@ class FileCheckpoint:
 
     def digest_sources(self, progress: Callable[[int], None] | None = None) -> dict[str, SourceDigest]:
         """Read every source file and return file name -> digest."""
-        return {path.name: _digest(path, progress) for path in self.files}
+        return digest_files(self.files, progress)
 
     def linear(self, layer: int, name: LinearName) -> FloatArray:
         """Return a merged linear [K, N]."""
@@ -146,6 +147,15 @@ class FileCheckpoint:
         return self.weights.head()
 
 
+def digest_files(files: Iterable[Path], progress: Callable[[int], None] | None = None) -> dict[str, SourceDigest]:
+    """Read files and return file name -> digest; ``progress`` gets the bytes read since its last call.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
+    return {path.name: _digest(path, progress) for path in files}
+
+
 def open_checkpoint(source: str) -> Checkpoint:
     """Open ``source``: reads headers, configuration and tokenizer, no weights.
 
@@ -164,6 +174,10 @@ def open_checkpoint(source: str) -> Checkpoint:
 
 
 def _open_folder(path: Path) -> Checkpoint:
+    if (path / MANIFEST_NAME).exists():
+        from edgeprec.export.bundle_checkpoint import open_bundle_checkpoint
+
+        return open_bundle_checkpoint(path)
     if not (path / "config.json").exists():
         quantized = sorted(path.glob("*.gguf"))
         advice = (

@@ -34,7 +34,7 @@ LEAST_TOKENS = 256
 
 
 def export_pair(
-    source: str,
+    source: str | Checkpoint,
     output: Path,
     *,
     draft: str | Literal["self", "none"],
@@ -43,7 +43,7 @@ def export_pair(
     open_forward: OpenForward,
     progress: Progress,
 ) -> Path:
-    """Export a target and its draft into the folder ``output`` and return it.
+    """Export a target, by its place or opened already, and its draft into the folder ``output`` and return it.
 
     Raises:
         ConfigError: a source, the calibration text or the output cannot be used, or the vocabularies differ.
@@ -51,7 +51,7 @@ def export_pair(
     """
     if not resume:
         require_free_output(output)
-    target = open_checkpoint(source)
+    target = open_checkpoint(source) if isinstance(source, str) else source
     drafter = None if draft in ("self", "none") else open_checkpoint(draft)
     if drafter is not None:
         require_same_vocabulary(_vocabulary(target, "target"), _vocabulary(drafter, "draft"))
