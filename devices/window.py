@@ -54,6 +54,10 @@ class Window:
         """Start a phase now. Costs one look at the clock and one append."""
         self._marks.append((self._clock(), phase))
 
+    def adopt(self, inner: Window, *, after: str) -> None:
+        """Take over the phases of a closed window that lies inside this one; the phase ``after`` begins at its end."""
+        self._marks += [*inner._marks, (inner.span().end_ns, after)]
+
     def power_trace(self) -> list[tuple[int, float | None]]:
         """Return (time in ns, power of the total in mW or None) for each sample of the closed window."""
         return [] if self._account is None else self._account.power_trace()

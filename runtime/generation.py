@@ -50,6 +50,7 @@ class Generation:
     power: PowerGuard
     eos_token_ids: frozenset[int]
     context_tokens: int
+    prefill_rows: int
     finish: Callable[[Generation], Stats]
     clock: Callable[[], int] = time.monotonic_ns
     events: list[TokenEvent] = field(default_factory=list)
@@ -131,7 +132,7 @@ class Generation:
         while position < len(tokens):
             if self._is_cancelled:
                 return None
-            rows = tokens[position : position + engine.info.max_rows]
+            rows = tokens[position : position + self.prefill_rows]
             logits = engine.forward(rows, position=position, plan=plan).logits
             position += len(rows)
         first = self._first(logits)

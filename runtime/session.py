@@ -49,6 +49,7 @@ class Session:
 
     ``meter`` None = energy is not measured, and ``meter_note`` says why. ``target_bits`` and ``draft_bits`` tell what
     a weight costs to read; ``shared_tokens`` is how many ids target and draft model share, None = all.
+    ``prefill_rows`` limits the rows of one prefill pass, None = as many as the engine takes.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Session:
         self.tokenizer = tokenizer
         self.calibration = calibration
         self.meter = meter
+        self.prefill_rows: int | None = None
         self._engine = engine
         self._draft_engine = draft_engine
         self._target_bits = target_bits
@@ -230,6 +232,7 @@ class Session:
             power=self._power_guard(config),
             eos_token_ids=self.tokenizer.eos_token_ids,
             context_tokens=self.info.context_tokens,
+            prefill_rows=self.prefill_rows or self.info.max_rows,
             finish=lambda ended: self._finish(ended, kind, window),
             clock=self._clock,
         )
