@@ -37,7 +37,8 @@ class Generation:
     """Iterate over it for ``TokenEvent``; afterwards ``reply`` is there. ``cancel`` ends it after the pass at work.
 
     Leaving the loop early and never coming back counts as cancelling once ``reply`` is read. When a pass fails, its
-    error comes out of the loop and ``reply`` holds what there was until then.
+    error comes out of the loop and ``reply`` holds what there was until then. It belongs to its session's thread;
+    ``cancel`` and ``steps``, which counts parts of the prefill and rounds as they end, are for every thread.
     """
 
     prompt: Prompt
@@ -53,6 +54,8 @@ class Generation:
     prefill_rows: int
     finish: Callable[[Generation], Stats]
     clock: Callable[[], int] = time.monotonic_ns
+    check_thread: Callable[[], None] = lambda: None
+    steps: int = 0
     events: list[TokenEvent] = field(default_factory=list)
     history: list[int] = field(default_factory=list)
     _reason: FinishReason | None = None
@@ -64,6 +67,7 @@ class Generation:
         return self
 
     def __next__(self) -> TokenEvent:
+        self.check_thread()
         if self._iterator is None:
             self._iterator = self._run()
         return next(self._iterator)
@@ -115,6 +119,7 @@ class Generation:
             outcome = self.decoder.run(self.history, room_tokens=self._room_tokens, bias=self.power.bias)
             if outcome is None:
                 return
+            self.steps += 1
             self.tally.rounds.append(outcome.record)
             yield from self._emit(outcome.tokens, outcome.record)
             if not self._is_ended:
@@ -135,6 +140,7 @@ class Generation:
             rows = tokens[position : position + self.prefill_rows]
             logits = engine.forward(rows, position=position, plan=plan).logits
             position += len(rows)
+            self.steps += 1
         first = self._first(logits)
         if self.decoder.drafter is not None:
             self.decoder.drafter.prefill(tokens)
@@ -149,7 +155,7 @@ class Generation:
         token = self.decoder.sampler.choose(
             logits[-1], position=len(tokens), history=tokens, argmax=int(statistics.argmax[0])
         )
-        return Emitted(token, entropy_bits, TokenSource.TARGET, 0)
+        return Emitted(token, entropy_bits, TokenSource.TARGET, 0, self.decoder.logprobs(logits[-1], token))
 
     def _emit(self, tokens: Sequence[Emitted], record: RoundRecord | None = None) -> Iterator[TokenEvent]:
         """Add tokens to the text one by one until something ends the generation; the rest of a round is dropped."""
@@ -166,6 +172,7 @@ class Generation:
                 round=0 if record is None else record.round,
                 int4_layers=emitted.int4_layers,
                 time_ns=self.clock() - self.tally.start_ns,
+                logprobs=emitted.logprobs,
             )
             self.events.append(event)
             yield event

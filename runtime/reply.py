@@ -11,6 +11,7 @@ import numpy as np
 
 from edgeprec.config import Mode
 from edgeprec.gears import Gear
+from edgeprec.runtime.logprobs import TokenLogprobs
 
 __all__ = [
     "EnergyStats",
@@ -55,6 +56,7 @@ class TokenEvent:
     round: int
     int4_layers: int  # decoder layers that ran in INT4 when this token was produced
     time_ns: int  # since the start of the generation
+    logprobs: TokenLogprobs | None = None  # where they were asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from edgeprec.governor import PowerBias
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.drafter import Draft, Drafter
 from edgeprec.runtime.engine import Engine
+from edgeprec.runtime.logprobs import TokenLogprobs, token_logprobs
 from edgeprec.runtime.passes import PassCounter
 from edgeprec.runtime.reply import RoundRecord, TokenSource
 from edgeprec.runtime.sampling import Sampler
@@ -40,6 +41,7 @@ class Emitted:
     entropy_bits: float
     source: TokenSource
     int4_layers: int
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ class RoundDecoder:
     """Runs rounds on one sequence. ``clock`` is in ns; ``mark`` tells the meter which phase begins,
     ``millijoules`` what so many ns of a phase cost, where that is known.
 
-    ``is_cancelled`` is asked between passes: a round that is cancelled while drafting gives nothing.
+    ``is_cancelled`` is asked between passes: a round that is cancelled while drafting gives nothing. Emitted tokens
+    carry their log probability and the ``top_logprobs`` largest ones, None = neither.
     """
 
     engine: Engine
@@ -87,6 +90,7 @@ class RoundDecoder:
     mark: Callable[[str], object]
     is_cancelled: Callable[[], bool] = lambda: False
     millijoules: Callable[[str, int], float | None] = lambda phase, duration_ns: None
+    top_logprobs: int | None = None
     rounds: int = 0
     start_ns: int = 0
 
@@ -141,10 +145,12 @@ class RoundDecoder:
                 verdicts.append(token == proposed)
             if proposed is not None and (is_final or token == proposed):
                 source = TokenSource.UNVERIFIED if is_final else TokenSource.DRAFT
-                tokens.append(Emitted(proposed, entropy_bits, source, int4_layers))
+                tokens.append(
+                    Emitted(proposed, entropy_bits, source, int4_layers, self.logprobs(logits[row], proposed))
+                )
                 text.append(proposed)
                 continue
-            tokens.append(Emitted(token, entropy_bits, TokenSource.TARGET, 0))
+            tokens.append(Emitted(token, entropy_bits, TokenSource.TARGET, 0, self.logprobs(logits[row], token)))
             break
         return tuple(tokens), verdicts
 
@@ -153,12 +159,20 @@ class RoundDecoder:
         assert decision.draft_plan is not None
         plan, position = decision.draft_plan, len(history) - 1
         self.mark("verify" if plan.is_fp16 else "draft")
-        token, entropy_bits = self._choose(self._forward([history[-1]], position, plan), history)
+        logits = self._forward([history[-1]], position, plan)
+        token, entropy_bits = self._choose(logits, history)
         ended_ns = self.clock()
         times = (began_ns, began_ns if plan.is_fp16 else ended_ns, ended_ns)
         self.controller.observe_token(entropy_bits)
-        emitted = Emitted(token, entropy_bits, TokenSource.UNVERIFIED, sum(plan.gates[:-1]))
+        logprobs = self.logprobs(logits[0], token)
+        emitted = Emitted(token, entropy_bits, TokenSource.UNVERIFIED, sum(plan.gates[:-1]), logprobs)
         return Outcome((emitted,), self._record(position, decision, _Pending(), 0, 1, times))
+
+    def logprobs(self, logits: npt.NDArray[np.float32], token: int) -> TokenLogprobs | None:
+        """Return what was asked for of an emitted token, from its row of logits [V]."""
+        if self.top_logprobs is None:
+            return None
+        return token_logprobs(logits[: self.sampler.vocab_size], token, top=self.top_logprobs)
 
     def _forward(self, tokens: Sequence[int], position: int, plan: Plan) -> npt.NDArray[np.float32]:
         self.passes.add(plan, rows=len(tokens))

@@ -1,6 +1,7 @@
 """A loaded pair: takes prompts, gives generations, remembers what it learned and what its cache holds.
 
-A session belongs to one thread. A new generation cancels the one before it.
+A session belongs to one thread, the first that generates with it; ``edgeprec.AsyncSession`` shares it among several.
+A new generation cancels the one before it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from edgeprec.config import DrafterKind, GenerationConfig, Mode, SamplingConfig,
 from edgeprec.controller import Controller
 from edgeprec.devices.meter import Meter
 from edgeprec.devices.window import Window
+from edgeprec.entropy import row_statistics
 from edgeprec.errors import ConfigError
 from edgeprec.governor import Governor
 from edgeprec.precision import Plan, Precision
@@ -29,6 +31,8 @@ from edgeprec.runtime.energy import NoWindow, PhasePower, energy_stats
 from edgeprec.runtime.engine import Engine, EngineInfo
 from edgeprec.runtime.generation import Generation, Prompt
 from edgeprec.runtime.governing import PowerGuard
+from edgeprec.runtime.logprobs import MAX_TOP_LOGPROBS
+from edgeprec.runtime.one_thread import OneThread
 from edgeprec.runtime.passes import PassCounter, WeightBits
 from edgeprec.runtime.reply import EnergyStats, Reply, Stats
 from edgeprec.runtime.rounds import RoundDecoder
@@ -84,6 +88,7 @@ class Session:
         self._draft_cached: tuple[int, ...] = ()
         self._phase_power = PhasePower(clock)
         self._current: Generation | None = None
+        self._thread = OneThread("this session")
 
     def __enter__(self) -> Self:
         return self
@@ -100,6 +105,7 @@ class Session:
 
     def close(self) -> None:
         """End a running generation and free both models; calling it twice is harmless."""
+        self._thread.check()
         self._end_current()
         self._engine.close()
         if self._draft_engine is not None:
@@ -113,22 +119,27 @@ class Session:
         config: GenerationConfig | None = None,
         *,
         chat: bool = False,
+        top_logprobs: int | None = None,
         **overrides: Any,
     ) -> Generation:
         """Begin a generation; iterate over it for tokens.
 
         ``prompt`` is a text, token ids or chat messages; ``chat`` puts a text through the chat template as a user's
-        turn. ``overrides`` are fields of the configuration and its parts by name, such as ``temperature``.
+        turn. ``top_logprobs`` puts the log probability of every token, and of so many alternatives, into its event.
+        ``overrides`` are fields of the configuration and its parts by name, such as ``temperature``.
 
         Raises:
             ConfigError: the prompt is empty or does not fit into the context, or a setting cannot be met here.
+            EdgePrecError: another thread uses this session.
         """
+        self._thread.check()
         self._end_current()
         chosen = with_overrides(config or _DEFAULTS, **overrides)
         tokens = tuple(self._encode(prompt, chat=chat))
         self._check_tokens(tokens, room_tokens=1)
         self._check(chosen)
-        self._current = self._begin(tokens, _seeded(chosen))
+        _check_logprobs(top_logprobs)
+        self._current = self._begin(tokens, _seeded(chosen), top_logprobs)
         return self._current
 
     def generate(
@@ -137,10 +148,11 @@ class Session:
         config: GenerationConfig | None = None,
         *,
         chat: bool = False,
+        top_logprobs: int | None = None,
         **overrides: Any,
     ) -> Reply:
         """Generate to the end and return the reply; see ``stream``."""
-        generation = self.stream(prompt, config, chat=chat, **overrides)
+        generation = self.stream(prompt, config, chat=chat, top_logprobs=top_logprobs, **overrides)
         for _ in generation:
             pass
         return generation.reply
@@ -150,7 +162,9 @@ class Session:
 
         Raises:
             ConfigError: there are none, too many for the context, or one that is no token.
+            EdgePrecError: another thread uses this session.
         """
+        self._thread.check()
         self._end_current()
         self._check_tokens(tokens, room_tokens=0)
         self._cached = ()
@@ -160,6 +174,20 @@ class Session:
             logits = self._engine.forward(rows, position=position, plan=plan).logits
         last: npt.NDArray[np.float32] = logits[-1].copy()
         return last
+
+    def probe(self) -> None:
+        """Run one row in INT4 behind what the cache holds, which stays; a running generation is ended.
+
+        Raises:
+            EngineError: the engine does not work.
+            EdgePrecError: another thread uses this session.
+        """
+        self._thread.check()
+        self._end_current()
+        position = min(len(self._cached), self.info.context_tokens - 1)
+        self._cached = self._cached[:position]
+        plan = Plan.uniform(Precision.INT4, num_layers=self.info.num_layers)
+        row_statistics(self._engine.forward([0], position=position, plan=plan).logits)
 
     def _end_current(self) -> None:
         if self._current is not None:
@@ -205,7 +233,7 @@ class Session:
                 f"{self._meter_note or (self.meter and self.meter.sensor.total_note)}"
             )
 
-    def _begin(self, tokens: tuple[int, ...], config: GenerationConfig) -> Generation:
+    def _begin(self, tokens: tuple[int, ...], config: GenerationConfig, top_logprobs: int | None) -> Generation:
         kind = self._drafter_kind(config)
         target, draft = PassCounter(self._target_bits), PassCounter(self._bits_of(kind))
         sampler = Sampler(config.sampling, self.info.vocab_size)
@@ -220,6 +248,7 @@ class Session:
             clock=self._clock,
             mark=window.mark,
             millijoules=self._phase_power.millijoules,
+            top_logprobs=top_logprobs,
         )
         generation = Generation(
             prompt=Prompt(tokens, cached=_common_prefix(tokens, self._cached)),
@@ -235,6 +264,7 @@ class Session:
             prefill_rows=self.prefill_rows or self.info.max_rows,
             finish=lambda ended: self._finish(ended, kind, window),
             clock=self._clock,
+            check_thread=self._thread.check,
         )
         decoder.is_cancelled = lambda: generation.is_cancelled
         self._cached = self._cached[: generation.prompt.cached]
@@ -348,6 +378,11 @@ def _seeded(config: GenerationConfig) -> GenerationConfig:
         return config
     sampling: SamplingConfig = replace(config.sampling, seed=secrets.randbits(32))
     return replace(config, sampling=sampling)
+
+
+def _check_logprobs(top_logprobs: int | None) -> None:
+    if top_logprobs is not None and not 0 <= top_logprobs <= MAX_TOP_LOGPROBS:
+        raise ConfigError(f"top_logprobs is {top_logprobs}, expected 0 to {MAX_TOP_LOGPROBS}")
 
 
 def _narrowest(engine: Engine, draft_engine: Engine | None) -> int:
