@@ -28,17 +28,17 @@ def check_activations(x: torch.Tensor, *, k: int, max_rows: int | None = None) -
 
 
 def check_output_like(name: str, tensor: torch.Tensor | None, x: torch.Tensor, shape: tuple[int, ...]) -> None:
-    """Check an optional tensor that must be contiguous, of ``shape`` and of x's type and device.
+    """Check an optional tensor that must be contiguous, of ``shape``, of x's type or float32, and on x's device.
 
     Raises:
         KernelError: it is not.
     """
     if tensor is None:
         return
-    if tensor.shape != shape or tensor.dtype is not x.dtype or tensor.device != x.device:
+    if tensor.shape != shape or tensor.dtype not in (x.dtype, torch.float32) or tensor.device != x.device:
         raise KernelError(
             f"{name} is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}, "
-            f"expected {x.dtype} {shape} on {x.device}"
+            f"expected {x.dtype} or float32 {shape} on {x.device}"
         )
     if not tensor.is_contiguous():
         raise KernelError(f"{name} has strides {tensor.stride()}, expected a contiguous tensor")

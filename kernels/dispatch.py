@@ -78,15 +78,16 @@ def int4_linear(
     residual: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return x @ w + bias + residual [M, N] for x [M, K], bias [N] and residual [M, N] of one type.
+    """Return x @ w + bias + residual [M, N] for x [M, K], bias [N] and residual [M, N].
 
-    Up to 16 rows a row's bits do not depend on the others, except where the table has the wide kernel.
+    Bias, residual and out are of x's type or float32; residual and out may be one tensor. Up to 16 rows a row's bits
+    do not depend on the others, except where the table has the wide kernel.
 
     Raises:
         KernelError: a shape, type or layout that the kernel does not take.
     """
     if kernel_backend(x.device).name == "torch":
-        return _into(out, torch_fallback.int4_linear(x, weight, bias=bias, residual=residual))
+        return _into(out, torch_fallback.int4_linear(x, weight, bias=bias, residual=residual), x)
     config = _int4_config(x, weight)
     if isinstance(config, WideConfig):
         from edgeprec.kernels.int4_wide import int4_wide
@@ -104,7 +105,7 @@ def int4_swiglu(x: torch.Tensor, weight: DeviceInt4Weight, *, out: torch.Tensor 
         KernelError: a shape, type or layout that the kernel does not take.
     """
     if kernel_backend(x.device).name == "torch":
-        return _into(out, torch_fallback.swiglu(torch_fallback.int4_linear(x, weight)))
+        return _into(out, torch_fallback.swiglu(torch_fallback.int4_linear(x, weight)), x)
     config = _int4_config(x, weight)
     if isinstance(config, WideConfig):
         from edgeprec.kernels.int4_wide import int4_wide_swiglu
@@ -114,7 +115,7 @@ def int4_swiglu(x: torch.Tensor, weight: DeviceInt4Weight, *, out: torch.Tensor 
         from edgeprec.kernels.epilogue import swiglu
         from edgeprec.kernels.int4_rows import int4_rows
 
-        return _into(out, swiglu(int4_rows(x, weight, config)))
+        return _into(out, swiglu(int4_rows(x, weight, config)), x)
     from edgeprec.kernels.int4_rows import int4_rows_swiglu
 
     return int4_rows_swiglu(x, weight, config, out=out)
@@ -128,13 +129,15 @@ def fp16_linear(
     residual: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return x @ weight.T + bias + residual [M, N] for weight [N, K]; on a GPU a row's bits never depend on the others.
+    """Return x @ weight.T + bias + residual [M, N] for weight [N, K]; a row's bits never depend on the others.
+
+    Bias, residual and out are of x's type or float32; residual and out may be one tensor.
 
     Raises:
         KernelError: a shape, type or layout that the kernel does not take.
     """
     if kernel_backend(x.device).name == "torch":
-        return _into(out, torch_fallback.fp16_linear(x, weight, bias=bias, residual=residual))
+        return _into(out, torch_fallback.fp16_linear(x, weight, bias=bias, residual=residual), x)
     from edgeprec.kernels.fp16_rows import fp16_rows
 
     target = target_of(x.device)
@@ -150,7 +153,7 @@ def fp16_swiglu(x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor | No
         KernelError: a shape, type or layout that the kernel does not take.
     """
     if kernel_backend(x.device).name == "torch":
-        return _into(out, torch_fallback.swiglu(torch_fallback.fp16_linear(x, weight)))
+        return _into(out, torch_fallback.swiglu(torch_fallback.fp16_linear(x, weight)), x)
     from edgeprec.kernels.fp16_rows import fp16_rows_swiglu
 
     target = target_of(x.device)
@@ -159,17 +162,18 @@ def fp16_swiglu(x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor | No
     return fp16_rows_swiglu(x, weight, config, out=out)
 
 
-def head_statistics(logits: torch.Tensor) -> HeadRow:
-    """Return argmax, margin and entropy in bits of each row of logits [M, V], on their device.
+def head_statistics(logits: torch.Tensor, *, out: HeadRow | None = None) -> HeadRow:
+    """Return argmax, margin and entropy in bits of each row of logits [M, V], on their device, in ``out`` if given.
 
     Raises:
         KernelError: another shape or layout.
     """
     if kernel_backend(logits.device).name == "torch":
-        return torch_fallback.head_statistics(logits)
+        found = torch_fallback.head_statistics(logits)
+        return found if out is None else HeadRow(*(into.copy_(part) for into, part in zip(out, found, strict=True)))
     from edgeprec.kernels.head import head_statistics as fused
 
-    return fused(logits)
+    return fused(logits, out=out)
 
 
 def _int4_config(x: torch.Tensor, weight: DeviceInt4Weight) -> RowsConfig | WideConfig:
@@ -192,5 +196,6 @@ def _cached_int4_config(
     )
 
 
-def _into(out: torch.Tensor | None, value: torch.Tensor) -> torch.Tensor:
-    return value if out is None else out.copy_(value)
+def _into(out: torch.Tensor | None, value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Round once, to the type of ``out`` or else of x."""
+    return value.to(x.dtype) if out is None else out.copy_(value)

@@ -29,6 +29,8 @@ def fp16_rows(
 ) -> torch.Tensor:
     """Return x @ weight.T + bias + residual [M, N] for x [M, K] and weight [N, K], both fp16 or both bf16.
 
+    Bias, residual and out are of x's type or float32; residual and out may be one tensor.
+
     Raises:
         KernelError: a shape, type or layout that the kernel does not take.
     """

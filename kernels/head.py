@@ -17,8 +17,10 @@ _BLOCK = 2048
 _NUM_WARPS = 4
 
 
-def head_statistics(logits: torch.Tensor) -> HeadRow:
+def head_statistics(logits: torch.Tensor, *, out: HeadRow | None = None) -> HeadRow:
     """Return argmax int32, margin and entropy in bits float32, all [M], of logits [M, V]; nothing leaves the device.
+
+    They are written into ``out`` where it is given: contiguous tensors of these types.
 
     Logits are fp16, bf16 or float32 with contiguous rows, finite or -inf (a token ruled out). The lowest index of a
     tie wins.
@@ -35,8 +37,7 @@ def head_statistics(logits: torch.Tensor) -> HeadRow:
     blocks = -(-vocabulary // _BLOCK)
     parts = torch.empty((rows, blocks, 4), dtype=torch.float32, device=logits.device)
     indices = torch.empty((rows, blocks), dtype=torch.int32, device=logits.device)
-    argmax = torch.empty(rows, dtype=torch.int32, device=logits.device)
-    margin, entropy = (torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in range(2))
+    found = _empty(rows, logits.device) if out is None else out
     launch: dict[str, Any] = {"launch_pdl": True} if target.has_dependent_launch else {}
     head_parts_kernel[(blocks, rows)](
         logits,
@@ -52,9 +53,7 @@ def head_statistics(logits: torch.Tensor) -> HeadRow:
     head_join_kernel[(rows,)](
         parts,
         indices,
-        argmax,
-        margin,
-        entropy,
+        *found,
         blocks,
         vocabulary,
         BLOCK=max(2, 1 << (blocks - 1).bit_length()),
@@ -62,4 +61,12 @@ def head_statistics(logits: torch.Tensor) -> HeadRow:
         num_warps=1,
         **launch,
     )
-    return HeadRow(argmax=argmax, margin=margin, entropy_bits=entropy)
+    return found
+
+
+def _empty(rows: int, device: torch.device) -> HeadRow:
+    return HeadRow(
+        argmax=torch.empty(rows, dtype=torch.int32, device=device),
+        margin=torch.empty(rows, dtype=torch.float32, device=device),
+        entropy_bits=torch.empty(rows, dtype=torch.float32, device=device),
+    )

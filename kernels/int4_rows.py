@@ -33,6 +33,8 @@ def int4_rows(
 ) -> torch.Tensor:
     """Return x @ w + bias + residual [M, N] for x fp16 or bf16 [M, K], 1 <= M <= 16, bias [N], residual [M, N].
 
+    Bias, residual and out are of x's type or float32; residual and out may be one tensor.
+
     Raises:
         KernelError: a shape, type or layout that the kernel does not take.
     """

@@ -30,6 +30,8 @@ def int4_wide(
 ) -> torch.Tensor:
     """Return x @ w + bias + residual [M, N] for x fp16 or bf16 [M, K], bias [N], residual [M, N].
 
+    Bias, residual and out are of x's type or float32; residual and out may be one tensor.
+
     Raises:
         KernelError: a shape, type or layout that the kernel does not take.
     """

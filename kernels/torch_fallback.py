@@ -12,6 +12,7 @@ from edgeprec.kernels.repack import ROWS_PER_TILE, TILE_K, DeviceInt4Weight
 
 __all__ = ["HeadRow", "dequantize", "fp16_linear", "head_statistics", "int4_linear", "swiglu"]
 
+_ROW_TILE = 16
 _LOG2_E = 1.4426950408889634
 
 
@@ -46,7 +47,7 @@ def int4_linear(
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return x @ w + bias + residual [M, N] in x's type, summed in float32, for x [M, K]."""
+    """Return x @ w + bias + residual [M, N] in float32 for x [M, K]."""
     return fp16_linear(x, dequantize(weight), bias=bias, residual=residual)
 
 
@@ -57,15 +58,22 @@ def fp16_linear(
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return x @ weight.T + bias + residual [M, N] in x's type, summed in float32, for weight [N, K]."""
-    result = functional.linear(x.float(), weight.float(), None if bias is None else bias.float())
-    return (result if residual is None else result + residual.float()).to(x.dtype)
+    """Return x @ weight.T + bias + residual [M, N] in float32 for weight [N, K].
+
+    Rows run in tiles of 16, so that the library's choice of algorithm never depends on how many there are.
+    """
+    rows = x.shape[0]
+    padded = functional.pad(x.float(), (0, 0, 0, -rows % _ROW_TILE))
+    weight, bias = weight.float(), None if bias is None else bias.float()
+    tiles = [functional.linear(tile, weight, bias) for tile in padded.split(_ROW_TILE)]
+    result = torch.cat(tiles)[:rows]
+    return result if residual is None else result + residual.float()
 
 
 def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
-    """Return silu(gate) * up [M, I] in gate_up's type, computed in float32, for gate | up [M, 2 I]."""
+    """Return silu(gate) * up [M, I] in float32 for gate | up [M, 2 I]."""
     gate, up = gate_up.float().chunk(2, dim=-1)
-    return (functional.silu(gate) * up).to(gate_up.dtype)
+    return functional.silu(gate) * up
 
 
 def head_statistics(logits: torch.Tensor) -> HeadRow:

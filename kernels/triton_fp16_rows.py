@@ -40,7 +40,7 @@ def fp16_rows_kernel(
     """Compute BN outputs of BM rows of y [M, N] = x [M, K] @ w [N, K]^T + bias + residual.
 
     x_ptr  fp16 or bf16 [M, K], rows ``x_stride`` apart; w_ptr [N, K] contiguous, both 16-byte aligned for speed
-    y_ptr, residual_ptr [M, N] contiguous in the same type; bias_ptr [N]
+    y_ptr, residual_ptr [M, N] contiguous and bias_ptr [N], each in the same type or float32
 
     With SPLIT > 1 part ``program_id(2)``, float32 [SPLIT, M, N] without bias and residual. EVEN_K: the SPLIT parts of
     K_STEPS steps of BK cover K exactly.

@@ -159,7 +159,7 @@ def int4_rows_kernel(
 
     x_ptr         fp16 or bf16 [M, K], rows ``x_stride`` (even) apart, 4-byte aligned, 16 for speed
     words_ptr     int16 [N', K_TILES, 16, 32]; scales_ptr fp16, zeros_ptr uint8 [N', K_TILES, 8, 2, BLOCKS]: repack.py
-    y_ptr, residual_ptr  [M, N] in x's type, contiguous; bias_ptr [N]
+    y_ptr, residual_ptr  [M, N] contiguous and bias_ptr [N], each in x's type or float32
 
     A program makes 16 WN R outputs with WN WK warps, S input tiles a step and warp; WK S divides K_TILES and WN R
     divides N'. STAGES = 0 unrolls the steps with the next one's loads in registers, PINNED keeps those loads ahead of

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from edgeprec.errors import KernelError
-from edgeprec.kernels import reference, torch_fallback
+from edgeprec.kernels import dispatch, reference, torch_fallback
 from edgeprec.kernels.layout import Int4Weight
 from edgeprec.kernels.repack import repack
 
@@ -36,9 +36,19 @@ def test_int4_linear(make_weight: MakeWeight, group_size: int, has_zeros: bool) 
 def test_results_have_the_type_of_the_activations(dtype: torch.dtype) -> None:
     """Sums run in float32 and are rounded once."""
     x, weight = randn(2, 64).to(dtype), randn(8, 64, seed=1).to(dtype)
-    result = torch_fallback.fp16_linear(x, weight)
+    result = dispatch.fp16_linear(x, weight)
     assert result.dtype is dtype
-    assert torch.equal(result, (x.float() @ weight.float().T).to(dtype))
+    torch.testing.assert_close(result, (x.float() @ weight.float().T).to(dtype))
+    exact = torch.empty(2, 8)
+    assert torch.equal(dispatch.fp16_linear(x, weight, out=exact).to(dtype), result)
+
+
+def test_rows_keep_their_bits() -> None:
+    """A row alone, among five and among forty gives the same numbers."""
+    x, weight, bias = randn(40, 100), randn(33, 100, seed=1), randn(33, seed=2)
+    whole = torch_fallback.fp16_linear(x, weight, bias=bias)
+    for rows in (1, 5, 16, 17, 33):
+        assert torch.equal(torch_fallback.fp16_linear(x[3 : 3 + rows], weight, bias=bias), whole[3 : 3 + rows])
 
 
 def test_swiglu() -> None:
