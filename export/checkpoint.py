@@ -184,8 +184,14 @@ def _open_folder(path: Path) -> Checkpoint:
             f"pass the file {quantized[0]} itself" if quantized else "expected a Hugging Face folder or a GGUF file"
         )
         raise ConfigError(f"{path} is not a checkpoint: it has no config.json; {advice}")
+    from edgeprec.export.draft_facts import DRAFT_FILE
     from edgeprec.export.huggingface import open_huggingface
 
+    if (path / DRAFT_FILE).exists():
+        raise ConfigError(
+            f"{path} is a draft without embedding and head, expected a whole checkpoint: export its target and give "
+            "this one with --draft"
+        )
     return open_huggingface(path)
 
 

@@ -14,11 +14,11 @@ from edgeprec.export.hf_tokenizer import TOKENIZER_FILES, read_hf_tokenizer
 from edgeprec.export.json_object import JsonObject, read_json_object
 from edgeprec.export.safetensors_file import SafetensorsSource
 
-__all__ = ["open_huggingface"]
+__all__ = ["HF_ROLE_NAMES", "find_shards", "open_huggingface"]
 
 _INDEX = "model.safetensors.index.json"
 _LAYER = "model.layers.{layer}."
-_ROLE_NAMES = {
+HF_ROLE_NAMES = {
     "embedding": "model.embed_tokens.weight",
     "final_norm": "model.norm.weight",
     "head": "lm_head.weight",
@@ -40,10 +40,10 @@ def open_huggingface(folder: Path, *, name: str | None = None) -> FileCheckpoint
             architecture is not supported.
     """
     raw = read_json_object(folder / "config.json")
-    shards = _find_shards(folder)
+    shards = find_shards(folder)
     source = SafetensorsSource.open(shards, origin=str(folder))
     config = read_model_config(raw, has_head="lm_head.weight" in source.names)
-    weights = CheckpointWeights(config, source, _ROLE_NAMES)
+    weights = CheckpointWeights(config, source, HF_ROLE_NAMES)
     weights.refuse_unknown(_HARMLESS)
     beside = [folder / file for file in ("config.json", _INDEX, *TOKENIZER_FILES)]
     return FileCheckpoint(
@@ -56,7 +56,12 @@ def open_huggingface(folder: Path, *, name: str | None = None) -> FileCheckpoint
     )
 
 
-def _find_shards(folder: Path) -> list[Path]:
+def find_shards(folder: Path) -> list[Path]:
+    """Return the weight files of a checkpoint's folder.
+
+    Raises:
+        ConfigError: there are none, or it is not clear which ones count.
+    """
     index = folder / _INDEX
     if index.exists():
         return [folder / file for file in _indexed_files(index)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,7 +37,8 @@ _FLOAT_TYPES = {TensorType.F16: onnx.TensorProto.FLOAT16, TensorType.F32: onnx.T
 class ModelExport:
     """Exports ``checkpoint`` as ``role`` (``"target"`` or ``"draft"``) inside a transaction.
 
-    ``tokens`` are the calibration text's ids; the quantizer ``rtn`` does not read them.
+    ``tokens`` are the calibration text's ids; the quantizer ``rtn`` does not read them. With ``lender`` the model keeps
+    no embedding and no head of its own and uses those of that export, which comes first.
     """
 
     transaction: BundleTransaction
@@ -46,6 +47,7 @@ class ModelExport:
     settings: QuantizerSettings
     tokens: Sequence[int]
     progress: Progress
+    lender: ModelExport | None = None
     _stream: ActivationStream | None = None
 
     def run(self) -> ModelEntry:
@@ -56,42 +58,66 @@ class ModelExport:
             EdgePrecError: the graph does not run as meant.
         """
         self._write_outer()
-        errors = [*self._write_layers(), self._write_head()]
+        errors = list(self._write_layers())
+        if self.lender is None:
+            errors.append(self._write_head())
+        self._report("quantize", self._num_parts, self._num_parts, "")
         self._write_graphs()
         return self._entry(errors)
 
     @property
     def fp16_specs(self) -> tuple[TensorSpec, ...]:
         """Return what the FP16 file will hold."""
-        return fp16_tensors(self.checkpoint.config)
+        if self.lender is None:
+            return fp16_tensors(self.checkpoint.config)
+        return fp16_tensors(self.checkpoint.config, has_embedding=False, has_head=False)
 
     @property
     def int4_specs(self) -> tuple[TensorSpec, ...]:
         """Return what the INT4 file will hold."""
-        settings = self.settings
-        return int4_tensors(self.checkpoint.config, group_size=settings.group_size, symmetric=settings.is_symmetric)
+        return self._int4_specs(has_head=self.lender is None)
 
     @property
     def size_bytes(self) -> int:
         """Return the bytes of both tensor files' values."""
         return sum(spec.num_bytes for spec in (*self.fp16_specs, *self.int4_specs))
 
+    def _int4_specs(self, *, has_head: bool) -> tuple[TensorSpec, ...]:
+        settings = self.settings
+        return int4_tensors(
+            self.checkpoint.config,
+            group_size=settings.group_size,
+            symmetric=settings.is_symmetric,
+            has_head=has_head,
+        )
+
+    @property
+    def _num_parts(self) -> int:
+        """Layers, and the head where the model has one of its own."""
+        return self.checkpoint.config.num_layers + (self.lender is None)
+
     def _write_outer(self) -> None:
         name = f"{self.role}/outer"
         if self.transaction.is_done(name):
             return
         with self.transaction.step(name):
-            for tensor, values in outer_tensors(self.checkpoint):
+            for tensor, values in self._outer_tensors():
                 self._fp16_file().write(tensor, values)
+
+    def _outer_tensors(self) -> Iterable[tuple[str, npt.NDArray[Any]]]:
+        if self.lender is None:
+            return outer_tensors(self.checkpoint)
+        return [("final_norm", self.checkpoint.final_norm())]
 
     def _write_layers(self) -> Iterator[LayerError]:
         """Quantize layer after layer. After a resume the text runs through the finished layers again."""
         config = self.checkpoint.config
         self._stream = self._open_stream()
         todo = [i for i in range(config.num_layers) if not self.transaction.is_done(self._layer_step(i))]
-        last = config.num_layers if not self.transaction.is_done(f"{self.role}/head") else max(todo, default=-1) + 1
+        is_last = self.lender is not None or self.transaction.is_done(f"{self.role}/head")
+        last = max(todo, default=-1) + 1 if is_last else config.num_layers
         for layer in range(config.num_layers):
-            self._report("quantize", layer, config.num_layers + 1, f"{self.role} layer {layer}")
+            self._report("quantize", layer, self._num_parts, f"{self.role} layer {layer}")
             if layer < last:
                 self._do_layer(layer)
             yield from _stored_errors(self.transaction.stored(self._layer_step(layer)))
@@ -112,8 +138,7 @@ class ModelExport:
                 self._quantize(step, name, tensors[name], statistics.get(linear))
 
     def _write_head(self) -> LayerError:
-        layers = self.checkpoint.config.num_layers
-        self._report("quantize", layers, layers + 1, f"{self.role} head")
+        self._report("quantize", self._num_parts - 1, self._num_parts, f"{self.role} head")
         name = f"{self.role}/head"
         if not self.transaction.is_done(name):
             weight = self.checkpoint.head()
@@ -124,7 +149,6 @@ class ModelExport:
                 statistics = self._stream.head_statistics(self.checkpoint.final_norm())
             with self.transaction.step(name) as step:
                 self._quantize(step, "head", even_width(weight), statistics)
-        self._report("quantize", layers + 1, layers + 1, "")
         return next(_stored_errors(self.transaction.stored(name)))
 
     def _quantize(self, step: Step, name: str, weight: npt.NDArray[Any], statistics: InputStatistics | None) -> None:
@@ -154,7 +178,7 @@ class ModelExport:
         weights = self._graph_weights()
         with self.transaction.step(name):
             for compute in COMPUTE_TYPES:
-                graph = build_graph(config, weights, compute=compute)
+                graph = build_graph(config, weights, compute=compute, has_fp16_head=self.lender is None)
                 data = graph.SerializeToString(deterministic=True)
                 self.transaction.write_bytes(self._graph_name(compute), data)
             self._report("check", 0, 1, f"{self.role} graph")
@@ -170,13 +194,14 @@ class ModelExport:
     @contextmanager
     def calibration_graph(self) -> Iterator[Path]:
         """Provide a graph that takes half the memory of the bundle's own and gives the same bits, a little slower."""
-        with self._scratch_graph(self.checkpoint.config, self._graph_weights(), has_fp16_head=True) as path:
+        has_fp16_head = self.lender is None
+        with self._scratch_graph(self.checkpoint.config, self._graph_weights(), has_fp16_head=has_fp16_head) as path:
             yield path
 
     @contextmanager
     def _scratch_graph(self, config: ModelConfig, weights: GraphWeights, *, has_fp16_head: bool) -> Iterator[Path]:
         graph = build_graph(config, weights, compute="fp32", is_hoisting=True, has_fp16_head=has_fp16_head)
-        path = self.transaction.path(f"{self.role}/scratch.onnx")
+        path = self.transaction.path(self._graph_name("scratch"))
         path.write_bytes(graph.SerializeToString())
         try:
             yield path
@@ -184,17 +209,25 @@ class ModelExport:
             path.unlink()
 
     def _graph_weights(self) -> GraphWeights:
+        fp16, int4 = self._external_tensors("" if self.lender is None else f"{self.role}/")
+        if self.lender is not None:
+            lent_fp16, lent_int4 = self.lender._external_tensors(f"{self.lender.role}/")
+            fp16 |= {name: lent_fp16[name] for name in ("embed", "head") if name in lent_fp16}
+            int4 |= {name: tensor for name, tensor in lent_int4.items() if name.startswith("head.")}
+        return GraphWeights(fp16=fp16, int4=int4, group_size=self.settings.group_size)
+
+    def _external_tensors(self, folder: str) -> tuple[dict[str, ExternalTensor], dict[str, ExternalTensor]]:
+        """Return both files' tensors for a graph that finds the files in ``folder``."""
         int4 = self.transaction.tensor_file(f"{self.role}/int4.safetensors", self.int4_specs)
         packed_type = onnx.TensorProto.INT4 if self.settings.is_symmetric else onnx.TensorProto.UINT4
-        return GraphWeights(
-            fp16=_external(self._fp16_file(), "fp16.safetensors", packed_type),
-            int4=_external(int4, "int4.safetensors", packed_type),
-            group_size=self.settings.group_size,
+        return (
+            _external(self._fp16_file(), f"{folder}fp16.safetensors", packed_type),
+            _external(int4, f"{folder}int4.safetensors", packed_type),
         )
 
     def _entry(self, errors: Sequence[LayerError]) -> ModelEntry:
         config = self.checkpoint.config
-        int4_bits = 8 * sum(spec.num_bytes for spec in self.int4_specs)
+        int4_bits = 8 * sum(spec.num_bytes for spec in self._int4_specs(has_head=True))
         return ModelEntry(
             architecture=config,
             fp16=Fp16Variant(file=f"{self.role}/fp16.safetensors"),
@@ -207,6 +240,8 @@ class ModelExport:
             ),
             graphs={compute: self._graph_name(compute) for compute in COMPUTE_TYPES},
             errors=tuple(errors),
+            shares_embedding=self.lender is not None,
+            shares_head=self.lender is not None,
         )
 
     def _open_stream(self) -> ActivationStream | None:
@@ -224,7 +259,11 @@ class ModelExport:
         return f"{self.role}/layer/{layer}"
 
     def _graph_name(self, compute: str) -> str:
-        return f"{self.role}/model.{compute}.onnx"
+        """Return a graph's place: beside its weights, or above both models' where it reads the lender's too.
+
+        External data may not lie outside the folder of the graph.
+        """
+        return f"{self.role}/model.{compute}.onnx" if self.lender is None else f"{self.role}.model.{compute}.onnx"
 
     def _report(self, stage: str, done: int, total: int, detail: str) -> None:
         self.progress(ProgressEvent(stage, done, total, detail))

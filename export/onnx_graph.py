@@ -55,7 +55,8 @@ def build_graph(
     """Return the model; ``compute`` is ``"fp32"`` or ``"fp16"``, the type of activations and cache.
 
     ``is_hoisting`` keeps FP16 weights outside the branches, for less memory; None = where the model is large.
-    ``has_fp16_head`` False puts the INT4 head into both branches: enough to check INT4, without the largest weight.
+    ``has_fp16_head`` False puts the INT4 head into both branches: enough to check INT4 and for a draft that shares its
+    target's head, without the largest weight.
     """
     hoists = shares_fp16_constants(config) if is_hoisting is None else is_hoisting
     decoder = _Decoder(config, weights, compute_type=COMPUTE_TYPES[compute], is_hoisting=hoists)

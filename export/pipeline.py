@@ -19,6 +19,7 @@ from edgeprec.bundle_schema import BundleManifest, FileEntry
 from edgeprec.errors import ConfigError
 from edgeprec.export.calibrate import Forward, ModelPasses, calibrate
 from edgeprec.export.checkpoint import Checkpoint, SourceDigest, open_checkpoint
+from edgeprec.export.draft_reader import is_shared_draft, open_draft
 from edgeprec.export.model_export import ModelExport
 from edgeprec.export.progress import Progress, ProgressEvent
 from edgeprec.export.settings import ExportSettings
@@ -52,7 +53,7 @@ def export_pair(
     if not resume:
         require_free_output(output)
     target = open_checkpoint(source) if isinstance(source, str) else source
-    drafter = None if draft in ("self", "none") else open_checkpoint(draft)
+    drafter = None if draft in ("self", "none") else _open_drafter(draft, target)
     if drafter is not None:
         require_same_vocabulary(_vocabulary(target, "target"), _vocabulary(drafter, "draft"))
     text = settings.read_text() if settings.reads_text else ""
@@ -64,6 +65,10 @@ def export_pair(
         tokens = _encode(target, text) if settings.reads_text else []
         work = _Work(transaction, settings, tokens, progress)
         return work.run(target, drafter, draft, sources, name=output.name.removesuffix(".edgeprec"), open_=open_forward)
+
+
+def _open_drafter(draft: str, target: Checkpoint) -> Checkpoint:
+    return open_draft(Path(draft).expanduser(), target) if is_shared_draft(draft) else open_checkpoint(draft)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +91,13 @@ class _Work:
         open_: OpenForward,
     ) -> Path:
         exports = {"target": self._model(target, "target")}
+        is_sharing = drafter is not None and is_shared_draft(draft)
         if drafter is not None:
-            exports["draft"] = self._model(drafter, "draft")
+            exports["draft"] = self._model(drafter, "draft", lender=exports["target"] if is_sharing else None)
         self.transaction.require_space(needed_bytes=sum(export.size_bytes for export in exports.values()))
         entries = {role: export.run() for role, export in exports.items()}
         self._write_tokenizer(target)
-        if drafter is not None:
+        if drafter is not None and not is_sharing:
             self._write_draft_tokenizer(drafter)
         self._calibrate(exports, open_)
         manifest = BundleManifest(
@@ -105,8 +111,10 @@ class _Work:
             manifest, progress=lambda done, total: self.progress(ProgressEvent("digest", done, total))
         )
 
-    def _model(self, checkpoint: Checkpoint, role: str) -> ModelExport:
-        return ModelExport(self.transaction, checkpoint, role, self.settings.quantizer, self.tokens, self.progress)
+    def _model(self, checkpoint: Checkpoint, role: str, lender: ModelExport | None = None) -> ModelExport:
+        return ModelExport(
+            self.transaction, checkpoint, role, self.settings.quantizer, self.tokens, self.progress, lender
+        )
 
     def _write_tokenizer(self, target: Checkpoint) -> None:
         if self.transaction.is_done("tokenizer"):
