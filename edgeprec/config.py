@@ -104,12 +104,14 @@ class ControllerConfig:
     """The entropy controller. Thresholds in bits; None takes the bundle's calibrated value.
 
     A theta_high of None also follows the costs measured on the device while drafting. ``middle_gears`` plans lie
-    between all INT4 and all FP16.
+    between the lowest gear and all FP16. ``gated_layers`` is how many decoder layers the lowest gear runs in INT4, the
+    least sensitive first, with the head in FP16; None = all of them and the head.
     """
 
     window: int = 3
     hold_tokens: int = 4
     middle_gears: int = 0
+    gated_layers: int | None = None
     theta_low_bits: float | None = None
     theta_high_bits: float | None = None
 
@@ -117,6 +119,8 @@ class ControllerConfig:
         _check(self.window >= 1, "controller", "window", self.window, "1 or more tokens")
         _check(self.hold_tokens >= 0, "controller", "hold", self.hold_tokens, "0 or more tokens")
         _check(0 <= self.middle_gears <= 16, "controller", "middle_gears", self.middle_gears, "0 to 16")
+        gated = self.gated_layers
+        _check(gated is None or gated >= 1, "controller", "gated_layers", gated, "1 or more layers")
         for name in ("theta_low_bits", "theta_high_bits"):
             value = getattr(self, name)
             _check(value is None or value >= 0.0, "controller", name, value, "0 or more bits")

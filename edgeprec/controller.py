@@ -138,7 +138,9 @@ class Controller:
         self._theta_low_bits = self._band.theta_low_bits
         self._has_default_band = calibration is None and None in (config.theta_low_bits, config.theta_high_bits)
         order = None if calibration is None else calibration.layer_order
-        self._plans = ladder(num_layers=num_layers, middle_gears=config.middle_gears, order=order)
+        self._plans = ladder(
+            num_layers=num_layers, middle_gears=config.middle_gears, order=order, gated_layers=config.gated_layers
+        )
         self._model_plan = Plan.uniform(Precision.INT4, num_layers=draft_layers) if draft_layers else None
         self._entropy = SmoothedEntropy(config.window)
         self._gear = GearState.start(top=len(self._plans) - 1, band=self._band, first_bits=None)

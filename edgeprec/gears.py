@@ -74,17 +74,27 @@ class GearState:
         return replace(self, rung=rung, tokens_since_change=since if rung == self.rung else 0)
 
 
-def ladder(*, num_layers: int, middle_gears: int, order: Sequence[int] | None) -> tuple[Plan, ...]:
-    """Return one plan per rung: all INT4, then ``middle_gears`` plans with ever more FP16 layers, then all FP16.
+def ladder(
+    *, num_layers: int, middle_gears: int, order: Sequence[int] | None, gated_layers: int | None = None
+) -> tuple[Plan, ...]:
+    """Return one plan per rung: the lowest gear, then ``middle_gears`` plans with ever more FP16 layers, then all FP16.
 
+    The lowest gear runs ``gated_layers`` layers in INT4, the least sensitive ones; None = all of them and the head.
     ``order`` names the layers, most sensitive first; None takes them from the first to the last.
+
+    Raises:
+        ConfigError: the order is not the model's, or there are not so many layers to gate.
     """
     order = range(num_layers) if order is None else order
     if sorted(order) != list(range(num_layers)):
         raise ConfigError(
             f"layer order names {len(order)} layers {tuple(order)}, expected each of the model's {num_layers} once"
         )
-    counts = sorted({round(num_layers * i / (middle_gears + 1)) for i in range(1, middle_gears + 1)} - {0, num_layers})
-    middle = (Plan.graded(order, fp16_layers=count, int4_head=True) for count in counts)
-    int4 = Plan.uniform(Precision.INT4, num_layers=num_layers)
-    return (int4, *middle, Plan.uniform(Precision.FP16, num_layers=num_layers))
+    if gated_layers is not None and not 1 <= gated_layers <= num_layers:
+        raise ConfigError(f"controller: gated_layers is {gated_layers}, expected 1 to the model's {num_layers} layers")
+    has_int4_head = gated_layers is None
+    kept = 0 if gated_layers is None else num_layers - gated_layers
+    steps = (kept + round((num_layers - kept) * i / (middle_gears + 1)) for i in range(1, middle_gears + 1))
+    counts = (kept, *sorted(set(steps) - {kept, num_layers}))
+    lower = (Plan.graded(order, fp16_layers=count, int4_head=has_int4_head) for count in counts)
+    return (*lower, Plan.uniform(Precision.FP16, num_layers=num_layers))

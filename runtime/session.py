@@ -158,22 +158,27 @@ class Session:
         return generation.reply
 
     def fp16_logits(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Return FP16's logits [V] after ``tokens``; ends a running generation.
+        """Return FP16's logits [V] after ``tokens``; errors are those of ``forced_logits``."""
+        plan = Plan.uniform(Precision.FP16, num_layers=self.info.num_layers)
+        last: npt.NDArray[np.float32] = [logits[-1] for logits in self.forced_logits(tokens, plan)][-1].copy()
+        return last
+
+    def forced_logits(self, tokens: Sequence[int], plan: Plan) -> Iterator[npt.NDArray[np.float32]]:
+        """Run a given text with ``plan`` from its beginning and yield logits [T, V], valid until the next ones.
+
+        A running generation is ended; nothing else may use the session in between.
 
         Raises:
-            ConfigError: there are none, too many for the context, or one that is no token.
+            ConfigError: there are no tokens, too many for the context, or one that is no token.
             EdgePrecError: another thread uses this session.
         """
         self._thread.check()
         self._end_current()
         self._check_tokens(tokens, room_tokens=0)
         self._cached = ()
-        plan = Plan.uniform(Precision.FP16, num_layers=self.info.num_layers)
         for position in range(0, len(tokens), self.info.max_rows):
             rows = tokens[position : position + self.info.max_rows]
-            logits = self._engine.forward(rows, position=position, plan=plan).logits
-        last: npt.NDArray[np.float32] = logits[-1].copy()
-        return last
+            yield self._engine.forward(rows, position=position, plan=plan).logits
 
     def probe(self) -> None:
         """Run one row in INT4 behind what the cache holds, which stays; a running generation is ended.

@@ -137,4 +137,12 @@ _CONTROLLER = (
     _flag(ControllerConfig, "hold_tokens", "--hold", metavar="TOKENS", help="Tokens between two changes of gear."),
     _flag(ControllerConfig, "window", "--window", metavar="TOKENS", help="Tokens whose entropy is averaged."),
     _flag(ControllerConfig, "middle_gears", "--middle-gears", help="Gears between all INT4 and all FP16."),
+    _flag(
+        ControllerConfig,
+        "gated_layers",
+        "--gated-layers",
+        type=int,
+        metavar="N",
+        help="Layers that INT4 may run, the least sensitive first.  [default: all, and the head]",
+    ),
 )

@@ -80,6 +80,7 @@ def test_every_field_has_a_flag() -> None:
         ("--hold 8", "controller", "hold_tokens", 8),
         ("--window 5", "controller", "window", 5),
         ("--middle-gears 2", "controller", "middle_gears", 2),
+        ("--gated-layers 4", "controller", "gated_layers", 4),
     ],
 )
 def test_a_flag_fills_its_field(arguments: str, part: str | None, name: str, expected: object) -> None:

@@ -86,6 +86,35 @@ def test_ladder_plans_are_distinct_and_rising(num_layers: int, middle_gears: int
     assert passes == sorted(set(passes), reverse=True)
 
 
+def test_ladder_gates_the_least_sensitive_layers() -> None:
+    """Two gated layers are the last two of the order; the head stays in FP16, and rungs lie above that."""
+    plans = ladder(num_layers=4, middle_gears=1, order=[2, 0, 3, 1], gated_layers=2)
+    assert [plan.gates for plan in plans] == [
+        (False, True, False, True, False),
+        (False, True, False, False, False),
+        (False, False, False, False, False),
+    ]
+    (every, _) = ladder(num_layers=4, middle_gears=0, order=None, gated_layers=4)
+    assert every.gates == (True, True, True, True, False)
+
+
+@given(st.integers(1, 40), st.integers(0, 16), st.data())
+def test_a_gated_ladder_rises_from_its_number(num_layers: int, middle_gears: int, data: st.DataObject) -> None:
+    """Whatever the number of gears, the lowest gates as many layers as asked and no two are alike."""
+    gated = data.draw(st.integers(1, num_layers))
+    plans = ladder(num_layers=num_layers, middle_gears=middle_gears, order=None, gated_layers=gated)
+    passes = [plan.int4_passes for plan in plans]
+    assert (passes[0], passes[-1]) == (gated, 0)
+    assert passes == sorted(set(passes), reverse=True)
+
+
+@pytest.mark.parametrize("gated", [0, 4, -1])
+def test_more_gated_layers_than_there_are_is_refused(gated: int) -> None:
+    """The number is 1 to the model's."""
+    with pytest.raises(ConfigError, match="gated_layers"):
+        ladder(num_layers=3, middle_gears=0, order=None, gated_layers=gated)
+
+
 @pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [0, 1, 2, 3]])
 def test_a_wrong_layer_order_is_refused(order: list[int]) -> None:
     """The order names every layer once."""

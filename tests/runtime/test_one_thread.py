@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from edgeprec.errors import EdgePrecError, EngineError
+from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.one_thread import OneThread
 
 MakeRig = Callable[..., Any]
@@ -55,6 +56,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "generate": lambda session: session.generate("ab"),
     "stream": lambda session: session.stream("ab"),
     "fp16_logits": lambda session: session.fp16_logits([1]),
+    "forced_logits": lambda session: list(session.forced_logits([1], Plan.uniform(Precision.FP16, num_layers=3))),
     "probe": lambda session: session.probe(),
     "close": lambda session: session.close(),
 }

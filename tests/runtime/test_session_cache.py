@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeprec.calibration import Calibration
 from edgeprec.errors import EngineError
+from edgeprec.precision import Plan, Precision
 
 MakeRig = Callable[..., Any]
 MODES = ("exact", "bounded", "gated", "fp16", "int4")
@@ -129,6 +131,28 @@ def test_draft_cache_is_kept_too(make_rig: MakeRig) -> None:
     assert 6 < prefill.position < len(text)
     assert rig.draft.passes[0].is_fp16
     assert all(not asked.is_fp16 for asked in rig.draft.passes[1:done])
+
+
+def test_forced_logits_are_those_of_every_position(make_rig: MakeRig) -> None:
+    """A text longer than a pass comes in pieces; each row is what FP16, or INT4, says after the tokens up to it."""
+    rig = make_rig("never", max_rows=4)
+    text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    identities = [rig.model.identity(text[: length + 1]) for length in range(len(text))]
+    expected = np.stack([rig.model.row(known, length + 1) for length, known in enumerate(identities)])
+    for precision, rows in ((Precision.FP16, expected), (Precision.INT4, np.roll(expected, 1, axis=1))):
+        pieces = [logits.copy() for logits in rig.session.forced_logits(text, Plan.uniform(precision, num_layers=3))]
+        assert [len(piece) for piece in pieces] == [4, 4, 2]
+        np.testing.assert_array_equal(np.concatenate(pieces), rows)
+
+
+def test_int4_entries_of_a_forced_text_are_not_reused(make_rig: MakeRig) -> None:
+    """A prompt that begins like the text runs through FP16 again."""
+    rig = make_rig("never")
+    text = rig.session.tokenizer.encode("abcabc")
+    for _ in rig.session.forced_logits(text, Plan.uniform(Precision.INT4, num_layers=3)):
+        pass
+    reply = rig.session.generate("abcabc", max_new_tokens=5, ignore_eos=True)
+    assert list(reply.tokens) == rig.expected("abcabc", 5)
 
 
 def test_fp16_logits_leave_the_session_usable(make_rig: MakeRig) -> None:

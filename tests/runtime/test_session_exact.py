@@ -71,6 +71,7 @@ def test_no_setting_changes_the_tokens(
         "rule": draw(st.sampled_from(DraftRule)),
         "objective": draw(st.sampled_from(Objective)),
         "middle_gears": draw(st.integers(0, 3)),
+        "gated_layers": draw(st.none() | st.integers(1, layers)),
         "window": draw(st.integers(1, 4)),
         "hold_tokens": draw(st.integers(0, 6)),
         "theta_high_bits": draw(st.sampled_from((None, 0.0, 1.0, 9.0))),

@@ -41,6 +41,17 @@ def test_gated_runs_the_plan_of_the_gear(make_rig: MakeRig, calibration: MakeCal
     assert {event.source for event in later} == {TokenSource.UNVERIFIED}
 
 
+@pytest.mark.parametrize(("gated_layers", "gates"), [(1, (0, 0, 1, 0)), (2, (0, 1, 1, 0)), (3, (1, 1, 1, 0))])
+def test_int4_runs_only_the_gated_layers(
+    make_rig: MakeRig, calibration: MakeCalibration, gated_layers: int, gates: tuple[int, ...]
+) -> None:
+    """The least sensitive layers run in INT4, the others and the head in FP16; the tokens say how many."""
+    rig = make_rig("never", session={"calibration": calibration()})
+    reply = rig.session.generate("ab", mode="int4", gated_layers=gated_layers, **ASKED)
+    assert {asked.plan.gates for asked in rig.target.passes[1:]} == {tuple(map(bool, gates))}
+    assert {event.int4_layers for event in reply.events[1:]} == {gated_layers}
+
+
 @pytest.mark.parametrize("hold", [1, 4, 8])
 def test_gear_holds_between_changes(make_rig: MakeRig, calibration: MakeCalibration, hold: int) -> None:
     """At least ``hold_tokens`` tokens lie between two changes of gear."""
