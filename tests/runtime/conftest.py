@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from edgeprec.calibration import AgreementGrid, Calibration
+from edgeprec.gears import Gear
 from edgeprec.runtime.passes import WeightBits
+from edgeprec.runtime.reply import RoundRecord
 from edgeprec.runtime.session import Session
 
 GRID_CELLS = 32
@@ -108,5 +110,32 @@ def calibration() -> Callable[..., Calibration]:
             layer_order=tuple(range(layers)),
             sensitivity=tuple(1.0 / (1 + layer) for layer in range(layers)),
         )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def script_round() -> Callable[..., RoundRecord]:
+    """Return ``make(**changes)``: a round of three drafted tokens of which two were accepted."""
+
+    def make(**changes: Any) -> RoundRecord:
+        record = RoundRecord(
+            round=0,
+            position=10,
+            drafted=(1, 2, 3),
+            draft_entropy_bits=(0.3, 0.5, 1.2),
+            accepted=2,
+            emitted=3,
+            verified_rows=4,
+            draft_cap=3,
+            stop_reason="cap",
+            smoothed_entropy_bits=0.4,
+            gear=Gear.LOW,
+            draft_plan=(True,) * 4,
+            draft_ns=9_000,
+            verify_ns=11_000,
+            start_ns=0,
+        )
+        return replace(record, **changes)
 
     return make
