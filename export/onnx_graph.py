@@ -5,43 +5,26 @@ Inputs        tokens [B, T] int64, positions [B, T] int64, kv_length [B] int64 (
 Outputs       logits [B, T, V], present_key_<i>, present_value_<i> (bind them to the same memory as the past)
 
 Two If per layer, before and after attention, and one for the head. Only weights are external; they are stored merged
-as ``edgeprec.architecture`` says. Inside the INT4 branch a residual or a bias is added with Sum: an Add after a MatMul
-would be fused to Gemm, and the dequantization would then run at every step.
+as ``edgeprec.architecture`` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import onnx
 from onnx import TensorProto, helper
 
 from edgeprec.architecture import ModelConfig
 from edgeprec.export.decoder_parts import DecoderParts, Linear
-from edgeprec.export.graph_builder import ExternalTensor, GraphBuilder
+from edgeprec.export.graph_builder import GraphBuilder
+from edgeprec.export.graph_linears import GraphLinears, GraphWeights
+from edgeprec.precision import Precision
 from edgeprec.tensor_names import shares_fp16_constants
 
 __all__ = ["COMPUTE_TYPES", "GraphWeights", "build_graph"]
 
 COMPUTE_TYPES = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphWeights:
-    """Where every weight lies: the tensors of both safetensors files by name, and the INT4 block size."""
-
-    fp16: Mapping[str, ExternalTensor]
-    int4: Mapping[str, ExternalTensor]
-    group_size: int
-
-    def has(self, name: str) -> bool:
-        """Return whether the FP16 file holds this tensor."""
-        return name in self.fp16
-
-    def place(self, graph: GraphBuilder, name: str) -> str:
-        """Refer to a tensor of the FP16 file."""
-        return graph.external(name, self.fp16[name])
 
 
 def build_graph(
@@ -69,6 +52,7 @@ class _Decoder:
         self.weights = weights
         self.compute_type = compute_type
         self.parts = DecoderParts(config=config, weights=weights, compute_type=compute_type, is_hoisting=is_hoisting)
+        self.linears = GraphLinears(config=config, weights=weights, parts=self.parts)
         self.graph = GraphBuilder()
 
     def build(self, *, has_fp16_head: bool) -> onnx.ModelProto:
@@ -119,46 +103,21 @@ class _Decoder:
     def _head(self, gate: str, hidden: str, *, has_fp16: bool) -> None:
         (logits,) = self.graph.add_if(
             gate,
-            lambda branch: [self._int4_head(branch, hidden)],
-            lambda branch: [self._fp16_head(branch, hidden) if has_fp16 else self._int4_head(branch, hidden)],
+            lambda branch: [self.linears.int4_head(branch, hidden)],
+            lambda branch: [self.linears.head(Precision.FP16 if has_fp16 else Precision.INT4, branch, hidden)],
             data_type=self.compute_type,
             shapes=[["B", "T", self.config.vocab_size]],
         )
         self.graph.add("Identity", logits, name="logits")
 
-    def _fp16_head(self, branch: GraphBuilder, hidden: str) -> str:
-        if not self.config.tied_embeddings:
-            return self.parts.fp16_linear(branch, hidden, "head")
-        home = self.parts.home(branch)
-        transposed = home.add("Transpose", self.parts.weight(home, "embed"), perm=[1, 0])  # [D, V]
-        return branch.add("MatMul", hidden, transposed)
-
-    def _int4_head(self, branch: GraphBuilder, hidden: str) -> str:
-        logits = self._int4_linear(branch, hidden, "head")
-        if self.weights.int4["head.packed"].shape[1] == self.config.vocab_size:
-            return logits
-        ints = self.graph.integers  # the packed head is one column wider than an odd vocabulary
-        return branch.add("Slice", logits, ints(0), ints(self.config.vocab_size), ints(2))
-
     def _gated(self, gate: str, body: Callable[[GraphBuilder, Linear], str], *, width: int) -> str:
         return self.graph.add_if(
             gate,
-            lambda branch: [body(branch, self._int4_linear)],
+            lambda branch: [body(branch, self.linears.int4)],
             lambda branch: [body(branch, self.parts.fp16_linear)],
             data_type=self.compute_type,
             shapes=[["B", "T", width]],
         )[0]
-
-    def _int4_linear(self, branch: GraphBuilder, x: str, name: str) -> str:
-        tensors = self.weights.int4
-        inputs = [
-            branch.external(f"{name}.packed", tensors[f"{name}.packed"]),
-            self.parts.cast(branch, branch.external(f"{name}.scales", tensors[f"{name}.scales"])),
-        ]
-        if f"{name}.zeros" in tensors:
-            inputs.append(branch.external(f"{name}.zeros", tensors[f"{name}.zeros"]))
-        weight = branch.add("DequantizeLinear", *inputs, axis=0, block_size=self.weights.group_size)
-        return self.parts.biased(branch, branch.add("MatMul", x, weight), name)
 
     def _inputs(self) -> list[onnx.ValueInfoProto]:
         integers, config = TensorProto.INT64, self.config
