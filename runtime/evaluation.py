@@ -58,7 +58,13 @@ class Evaluation:
     def notes(self) -> tuple[str, ...]:
         """Return in words what could not be measured."""
         skipped = f"{self.skipped_prompts} prompts were left out: the context is too short for them and their replies"
-        found = (skipped if self.skipped_prompts else None, self.modes.bounded_note)
+        differing = self.drafts.differing_tokens
+        unlike = f"{differing} drafted tokens differ from FP16's, where none should: run edgeprec certify"
+        found = (
+            skipped if self.skipped_prompts else None,
+            self.modes.bounded_note,
+            unlike if differing else None,
+        )
         return tuple(note for note in found if note is not None)
 
     def to_json(self) -> dict[str, Any]:

@@ -96,6 +96,11 @@ class DraftComparison:
     total: dict[Contestant, DraftScore]
     by_kind: dict[tuple[PromptKind, Contestant], DraftScore]
 
+    @property
+    def differing_tokens(self) -> int:
+        """Return how many tokens of all replies are not plain FP16's; in mode exact none may be."""
+        return sum(score.differing_tokens for score in self.total.values())
+
     def to_json(self) -> dict[str, Any]:
         """Return the tables ``drafts``, ``drafts_by_kind`` and ``acceptance``."""
         return {
