@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from edgeprec.api import ExportSettings, export_bundle, load
     from edgeprec.config import GenerationConfig, Mode
     from edgeprec.errors import EdgePrecError
+    from edgeprec.runtime.async_session import AsyncSession
     from edgeprec.runtime.reply import Reply, TokenEvent
     from edgeprec.runtime.session import Session
 
 __all__ = [
+    "AsyncSession",
     "EdgePrecError",
     "ExportSettings",
     "GenerationConfig",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AsyncSession": "edgeprec.runtime.async_session",
     "EdgePrecError": "edgeprec.errors",
     "ExportSettings": "edgeprec.api",
     "GenerationConfig": "edgeprec.config",

@@ -20,6 +20,7 @@ COMMANDS = {
     "export": "Turn a checkpoint into a bundle.",
     "run": "Continue a prompt.",
     "chat": "Talk with the model.",
+    "serve": "Answer OpenAI's API over HTTP, with a web page.",
     "inspect": "Show what is inside a bundle.",
     "verify": "Check every byte of a bundle.",
     "eval": "Measure how faithful INT4 and the modes are, and which drafts pay.",

@@ -23,7 +23,7 @@ from edgeprec.config import (
     SamplingConfig,
 )
 
-__all__ = ["config_from", "generation_options"]
+__all__ = ["config_from", "generation_options", "serving_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
@@ -31,7 +31,14 @@ Decorator = Callable[[Any], Any]
 
 def generation_options(function: F) -> F:
     """Add every flag that fills a field of ``GenerationConfig``."""
-    for decorate in reversed((*_GENERATION, *_SAMPLING, *_DRAFTING, *_CONTROLLER)):
+    for decorate in reversed((*_GENERATION, *_SAMPLING, _SEED, *_DRAFTING, *_CONTROLLER)):
+        function = decorate(function)
+    return function
+
+
+def serving_options(function: F) -> F:
+    """Add the flags a server has: those that say how to decode, not what one reply is."""
+    for decorate in reversed((_MODE, _POWER_BUDGET, *_SAMPLING, *_DRAFTING, *_CONTROLLER)):
         function = decorate(function)
     return function
 
@@ -79,14 +86,18 @@ def _choice(owner: type[Any], field_name: str, name: str, kind: type[Any], help_
     return _flag(owner, field_name, name, type=click.Choice(words), default=field.default.value, help=help_text)
 
 
+_MODE = _choice(GenerationConfig, "mode", "--mode", Mode, "What runs: exact gives FP16's tokens, faster.")
+_POWER_BUDGET = _flag(
+    GenerationConfig, "power_budget_w", "--power-budget", type=float, metavar="W", help="Watts to stay under."
+)
 _GENERATION = (
-    _choice(GenerationConfig, "mode", "--mode", Mode, "What runs: exact gives FP16's tokens, faster."),
+    _MODE,
     _flag(GenerationConfig, "max_new_tokens", "-n", "--max-new-tokens", help="Tokens to generate at most."),
     _flag(
         GenerationConfig, "stop", "--stop", multiple=True, type=STOP_TEXT, help="End before this text; may be repeated."
     ),
     _flag(GenerationConfig, "ignore_eos", "--ignore-eos", is_flag=True, help="Go on past the end-of-sequence token."),
-    _flag(GenerationConfig, "power_budget_w", "--power-budget", type=float, metavar="W", help="Watts to stay under."),
+    _POWER_BUDGET,
 )
 _SAMPLING = (
     _flag(SamplingConfig, "temperature", "--temperature", help="0 always takes the most probable token."),
@@ -94,8 +105,8 @@ _SAMPLING = (
     _flag(SamplingConfig, "top_k", "--top-k", help="Sample from this many most probable tokens; 0 is all."),
     _flag(SamplingConfig, "min_p", "--min-p", help="Drop tokens below this share of the best one's probability."),
     _flag(SamplingConfig, "repetition_penalty", "--repetition-penalty", help="Above 1 makes used tokens less likely."),
-    _flag(SamplingConfig, "seed", "--seed", type=int, help="Sampling repeats with the same seed.  [default: drawn]"),
 )
+_SEED = _flag(SamplingConfig, "seed", "--seed", type=int, help="Sampling repeats with the same seed.  [default: drawn]")
 _DRAFTING = (
     _choice(DraftingConfig, "drafter", "--drafter", DrafterKind, "Who proposes tokens for FP16 to check."),
     _flag(
