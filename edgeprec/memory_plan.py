@@ -5,7 +5,8 @@ Pure: available memory comes from ``edgeprec.available_memory`` or a GPU's engin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ __all__ = [
     "largest_context",
     "memory_by_context",
     "plan_memory",
+    "require_fit",
     "require_memory",
 ]
 
@@ -125,14 +127,31 @@ def require_memory(
         MemoryBudgetError: it does not fit; the message names the longest context that does.
     """
     check_context(models, context_tokens)
-    plan = plan_memory(models, profile=profile, context_tokens=context_tokens)
+    return require_fit(
+        lambda tokens: plan_memory(models, profile=profile, context_tokens=tokens),
+        engine=profile.engine,
+        context_tokens=context_tokens,
+        available=available,
+    )
+
+
+def require_fit(
+    plan_at: Callable[[int], MemoryPlan], *, engine: str, context_tokens: int, available: AvailableMemory
+) -> MemoryPlan:
+    """Return the plan at a context length, or refuse it; ``plan_at`` grows with the length.
+
+    Raises:
+        MemoryBudgetError: it does not fit; the message names the longest context that does.
+    """
+    plan = plan_at(context_tokens)
     if plan.total_bytes <= available.size_bytes:
         return plan
-    longest = largest_context(models, profile=profile, available_bytes=available.size_bytes)
+    lengths = range(1, context_tokens)
+    longest = bisect_right(lengths, available.size_bytes, key=lambda tokens: plan_at(tokens).total_bytes)
     advice = f"use --context {longest} or less" if longest else "it does not fit at any context: use a smaller model"
     raise MemoryBudgetError(
         f"a context of {context_tokens:,} tokens needs {_mib(plan.total_bytes)} of memory with the engine "
-        f"{profile.engine}, {_mib(available.size_bytes)} are available ({available.bound}): {advice}"
+        f"{engine}, {_mib(available.size_bytes)} are available ({available.bound}): {advice}"
     )
 
 

@@ -39,7 +39,8 @@ def rotate(
     """Fill query [M, H, d] and the cache from qkv [M, (H + 2 H_kv) d]; a position of -1 writes nothing."""
     heads, width = query.shape[1:]
     kv_heads = cache.keys.shape[1]
-    q, k, v = qkv.float().view(qkv.shape[0], -1, width).split((heads, kv_heads, kv_heads), dim=1)
+    every = qkv.float().view(qkv.shape[0], -1, width)
+    q, k, v = every[:, :heads], every[:, heads : heads + kv_heads], every[:, heads + kv_heads :]
     if norms is not None:
         q, k = _normed(q, norms[0], eps), _normed(k, norms[1], eps)
     at = positions.long().clamp(min=0)

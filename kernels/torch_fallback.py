@@ -65,7 +65,8 @@ def fp16_linear(
     rows = x.shape[0]
     padded = functional.pad(x.float(), (0, 0, 0, -rows % _ROW_TILE))
     weight, bias = weight.float(), None if bias is None else bias.float()
-    tiles = [functional.linear(tile, weight, bias) for tile in padded.split(_ROW_TILE)]
+    starts = range(0, rows, _ROW_TILE)
+    tiles = [functional.linear(padded[start : start + _ROW_TILE], weight, bias) for start in starts]
     result = torch.cat(tiles)[:rows]
     return result if residual is None else result + residual.float()
 

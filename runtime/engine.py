@@ -1,5 +1,7 @@
 """What every inference engine offers: one forward pass over a few rows with a plan; the KV cache lies inside.
 
+Some also draft several tokens without the host in between (``DraftingEngine``).
+
 An engine keeps no position of its own. A pass at ``position`` writes KV slots position .. position + T - 1 and reads
 slots 0 .. position + T - 1. Rolling back is passing a smaller position: stale slots are overwritten before they are
 read.
@@ -9,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from edgeprec.entropy import row_statistics
 from edgeprec.precision import Plan
 
-__all__ = ["Engine", "EngineInfo", "StepResult"]
+__all__ = ["DraftingEngine", "Engine", "EngineInfo", "RowFacts", "Step", "StepResult"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +37,41 @@ class EngineInfo:
     fallbacks: tuple[str, ...] = ()
 
 
+class RowFacts(NamedTuple):
+    """What greedy decoding and the policy need of a row of logits; see ``edgeprec.entropy``."""
+
+    argmax: int
+    entropy_bits: float
+    margin: float
+
+
+class Step(Protocol):
+    """What one pass gave, row by row; valid until the engine's next pass."""
+
+    @property
+    def logits(self) -> npt.NDArray[np.float32]:
+        """Return the logits [T, V]; an engine on another device fetches them when they are asked for."""
+        ...
+
+    def facts(self, row: int) -> RowFacts:
+        """Return argmax, entropy and margin of one row, which need no logits on the host.
+
+        Raises:
+            EngineError: the row holds NaN, or nothing above -inf.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Logits of every row of one pass. The array is valid until the engine's next pass."""
+    """Logits of every row of one pass, in the host's memory."""
 
     logits: npt.NDArray[np.float32]  # [T, V]
+
+    def facts(self, row: int) -> RowFacts:
+        """Return argmax, entropy and margin of one row; see the protocol."""
+        statistics = row_statistics(self.logits[row][None, :])
+        return RowFacts(int(statistics.argmax[0]), float(statistics.entropy_bits[0]), float(statistics.margin[0]))
 
 
 class Engine(Protocol):
@@ -49,7 +82,7 @@ class Engine(Protocol):
         """Return shapes and limits."""
         ...
 
-    def forward(self, tokens: Sequence[int], *, position: int, plan: Plan) -> StepResult:
+    def forward(self, tokens: Sequence[int], *, position: int, plan: Plan) -> Step:
         """Run ``tokens`` [T], 1 <= T <= max_rows, at ``position`` with ``plan``.
 
         Raises:
@@ -59,4 +92,26 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free the session and the cache; calling it twice is harmless."""
+        ...
+
+
+@runtime_checkable
+class DraftingEngine(Engine, Protocol):
+    """An engine that takes its own greedy tokens as input, several steps in one go."""
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """Return how many tokens one call of ``draft`` may ask for."""
+        ...
+
+    def draft(
+        self, tokens: Sequence[int], *, position: int, plan: Plan, count: int, vocabulary: int
+    ) -> Sequence[RowFacts]:
+        """Run ``tokens`` [T] at ``position``, then each greedy token in turn, and return ``count`` of them.
+
+        Ids from ``vocabulary`` on are never chosen and have no mass. The last token returned is not in the cache.
+
+        Raises:
+            EngineError: the pass failed, or rows, positions or ``count`` are out of range.
+        """
         ...

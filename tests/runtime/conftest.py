@@ -21,16 +21,22 @@ from edgeprec.runtime.session import Session
 GRID_CELLS = 32
 
 
-def load_sibling(name: str) -> ModuleType:
-    """Import a file of this folder once; it is in no package."""
-    full_name = f"edgeprec_tests_runtime_{name}"
+def load_sibling(name: str, full_name: str | None = None) -> ModuleType:
+    """Import a file by its place seen from this folder, once; it is in no package."""
+    full_name = full_name or f"edgeprec_tests_runtime_{name}"
     if full_name not in sys.modules:
-        found = spec_from_file_location(full_name, Path(__file__).with_name(f"{name}.py"))
+        found = spec_from_file_location(full_name, Path(__file__).parent / f"{name}.py")
         assert found is not None
         assert found.loader is not None
         sys.modules[full_name] = module_from_spec(found)
         found.loader.exec_module(sys.modules[full_name])
     return sys.modules[full_name]
+
+
+@pytest.fixture(scope="session")
+def checkpoints() -> ModuleType:
+    """Return the factory of tiny Hugging Face checkpoints."""
+    return load_sibling("../factories/checkpoints", "edgeprec_factories_checkpoints")
 
 
 @pytest.fixture(scope="session")
