@@ -1,4 +1,4 @@
-"""The geometry of a report's picture: entropy, gear, INT4 layers and drafts of every token, on one axis of tokens.
+"""The geometry of a report's picture: entropy, gear, layers in INT4 and drafts of every token, on one axis of tokens.
 
 Nothing is drawn here: the values go into the SVG of ``report_timeline.html``.
 """
@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from edgeprec.cli.layer_map import layer_blocks
 from edgeprec.runtime.reply import RoundRecord, TokenEvent
 
 __all__ = ["Box", "Dot", "Line", "Tick", "Timeline", "draw_timeline"]
@@ -18,9 +19,9 @@ _OUT_OF_SIGHT = 1.5  # thresholds this many times above the highest entropy do n
 _MIN_STEP, _MAX_STEP = 4.0, 26.0
 _ENTROPY_TOP, _ENTROPY_HEIGHT = 16.0, 168.0
 _GEAR_TOP, _GEAR_HEIGHT = 200.0, 12.0
-_LAYERS_TOP, _LAYERS_HEIGHT = 228.0, 34.0
-_DRAFTS_TOP, _DRAFTS_HEIGHT = 278.0, 44.0
-_AXIS_TOP, _HEIGHT = 336.0, 360.0
+_LAYERS_TOP, _LAYERS_HEIGHT = 228.0, 93.0
+_DRAFTS_TOP, _DRAFTS_HEIGHT = 337.0, 44.0
+_AXIS_TOP, _HEIGHT = 395.0, 419.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class Timeline:
     lanes: tuple[Box, ...]
     labels: tuple[Tick, ...]
     bits: tuple[Tick, ...]
+    rows: tuple[Tick, ...]
     tokens: tuple[Tick, ...]
 
 
@@ -120,7 +122,7 @@ def draw_timeline(
             Dot(x, y, event.source.value, describe(event)) for (x, y), event in zip(points, events, strict=True)
         ),
         gears=tuple(_gears(events, scale)),
-        layers=tuple(_layers(events, num_layers, scale)),
+        layers=tuple(_layers(events, rounds, num_layers, scale)),
         drafts=tuple(_drafts(spans, scale)),
         lanes=tuple(
             Box(_LEFT, top, scale.left_of(len(events)) - _LEFT, height, "lane", "")
@@ -129,9 +131,10 @@ def draw_timeline(
         labels=(
             Tick(_ENTROPY_TOP + _ENTROPY_HEIGHT / 2 + 4, "entropy, bits"),
             Tick(_GEAR_TOP + _GEAR_HEIGHT - 2, "gear"),
-            Tick(_LAYERS_TOP + _LAYERS_HEIGHT / 2 + 4, "INT4 layers"),
+            Tick(_LAYERS_TOP + _LAYERS_HEIGHT / 2 + 4, "in INT4"),
             Tick(_DRAFTS_TOP + _DRAFTS_HEIGHT / 2 + 4, "drafted"),
         ),
+        rows=(Tick(_LAYERS_TOP + 4, "head"), Tick(_LAYERS_TOP + _LAYERS_HEIGHT - 4, "layer 0")),
         bits=tuple(Tick(scale.bits_y(value), f"{value:g}") for value in scale.bit_ticks()),
         tokens=tuple(Tick(scale.center(index), str(index)) for index in range(0, len(events), scale.token_step)),
     )
@@ -224,13 +227,15 @@ def _gears(events: Sequence[TokenEvent], scale: _Scale) -> Iterator[Box]:
             begin = index
 
 
-def _layers(events: Sequence[TokenEvent], num_layers: int, scale: _Scale) -> Iterator[Box]:
-    for index, event in enumerate(events):
-        if event.int4_layers:
-            height = _LAYERS_HEIGHT * event.int4_layers / num_layers
-            title = f"token {index}: {event.int4_layers} of {num_layers} layers in INT4"
-            y = _LAYERS_TOP + _LAYERS_HEIGHT - height
-            yield Box(scale.left_of(index) + 0.5, y, scale.step - 1, height, "int4", title)
+def _layers(
+    events: Sequence[TokenEvent], rounds: Sequence[RoundRecord], num_layers: int, scale: _Scale
+) -> Iterator[Box]:
+    """One box for each block of the map: layer 0 at the bottom, the head on top."""
+    row = _LAYERS_HEIGHT / (num_layers + 1)
+    for block in layer_blocks(events, rounds, num_layers=num_layers):
+        x, width = scale.left_of(block.begin), (block.end - block.begin) * scale.step
+        y = _LAYERS_TOP + _LAYERS_HEIGHT - block.high * row
+        yield Box(x, y, width, (block.high - block.low) * row, block.kind, block.title)
 
 
 def _drafts(spans: Sequence[_Span], scale: _Scale) -> Iterator[Box]:

@@ -9,6 +9,7 @@ import pytest
 
 from edgeprec.cli.timeline import Timeline, draw_timeline
 from edgeprec.gears import Gear
+from edgeprec.runtime.reply import TokenSource
 
 
 def draw(
@@ -66,11 +67,20 @@ def test_a_rounds_tokens_past_the_end_are_left_out(script: SimpleNamespace) -> N
     assert all(box.x + box.width <= timeline.right for box in timeline.drafts)
 
 
-def test_a_token_without_int4_layers_has_no_bar(script: SimpleNamespace) -> None:
-    """An FP16 token's lane is empty; half the layers are half a bar."""
-    events = [script.event(index, int4_layers=count) for index, count in enumerate((0, 3, 6))]
-    half, full = draw_timeline(events, [], num_layers=6, thresholds=None).layers
-    assert full.height == pytest.approx(2 * half.height)
+def test_layers_stand_over_their_tokens(script: SimpleNamespace) -> None:
+    """A token's column holds the layers that ran in INT4: the first at the bottom, the head on top; FP16 has none."""
+    plan = (True, True, False, False, False, False, True)
+    events = [script.event(i, round=1, source=TokenSource.DRAFT) for i in range(2)]
+    events.append(script.event(2, round=1, source=TokenSource.TARGET))
+    timeline = draw_timeline(events, [script.round(1, draft_plan=plan)], num_layers=6, thresholds=None)
+    layers, head = sorted(timeline.layers, key=lambda box: -box.y)
+    lane = timeline.lanes[0]
+    assert layers.y + layers.height == pytest.approx(lane.y + lane.height)
+    assert head.y == pytest.approx(lane.y)
+    assert layers.height == pytest.approx(2 * head.height)
+    assert layers.width == head.width == pytest.approx(timeline.dots[2].x - timeline.dots[0].x)
+    assert layers.title == "tokens 0 to 1: layers 0 to 1 in INT4"
+    assert head.title == "tokens 0 to 1: the head in INT4"
 
 
 def test_thresholds_are_lines_at_their_bits(script: SimpleNamespace) -> None:
