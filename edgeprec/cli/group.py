@@ -21,6 +21,7 @@ COMMANDS = {
     "run": "Continue a prompt.",
     "chat": "Talk with the model.",
     "serve": "Answer OpenAI's API over HTTP, with a web page.",
+    "distill": "Train a small draft for a target.",
     "inspect": "Show what is inside a bundle.",
     "verify": "Check every byte of a bundle.",
     "eval": "Measure how faithful INT4 and the modes are, and which drafts pay.",
