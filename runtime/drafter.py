@@ -1,4 +1,9 @@
-"""Who proposes tokens: the target's INT4 variant, a second model, an n-gram lookup, or nobody."""
+"""Who proposes tokens: the target's INT4 variant, a second model, an n-gram lookup, or nobody.
+
+An engine that drafts by itself (``DraftingEngine``) gives several greedy tokens at once; the drafter hands them out one
+by one, and what the round does not take is forgotten. How many are asked for is ``chunk``: all that may be needed where
+nothing but the cap stops a draft, few where each token may be the last one.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +14,26 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edgeprec.entropy import row_statistics
+from edgeprec.config import DrafterKind, DraftingConfig, DraftRule, Mode
 from edgeprec.precision import Plan, Precision
-from edgeprec.runtime.engine import Engine
+from edgeprec.runtime.engine import DraftingEngine, Engine, RowFacts, StepResult
 from edgeprec.runtime.ngram import NgramIndex
 from edgeprec.runtime.passes import PassCounter
 from edgeprec.runtime.sampling import Sampler
 
-__all__ = ["Draft", "Drafter", "ModelDrafter", "NgramDrafter", "SelfDrafter"]
+__all__ = ["Draft", "Drafter", "ModelDrafter", "NgramDrafter", "SelfDrafter", "draft_chunk"]
+
+_MOST_CHUNK = 16
+_MODEL_CHUNK = 2  # a step of a small model costs little more than asking the host in between
+_FUSED_ROWS = 16  # of the tokens the cache lacks
+
+
+def draft_chunk(drafting: DraftingConfig, *, kind: DrafterKind, mode: Mode) -> int:
+    """Return how many tokens to draft before the host looks at them."""
+    is_fixed = drafting.draft_length is not None or drafting.rule is DraftRule.FIXED
+    if is_fixed and mode is Mode.EXACT:
+        return _MOST_CHUNK
+    return _MODEL_CHUNK if kind is DrafterKind.MODEL else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +57,41 @@ class Drafter(Protocol):
         """Take in the prompt before the first round, in FP16 like the target; no statistics count it."""
         ...
 
-    def propose(self, history: Sequence[int], pending: Sequence[int], plan: Plan | None) -> Draft | None:
-        """Return the next token, or None when there is nothing to propose. Only the n-gram lookup takes no plan."""
+    def propose(
+        self, history: Sequence[int], pending: Sequence[int], plan: Plan | None, *, room: int = 1
+    ) -> Draft | None:
+        """Return the next token, or None when there is nothing to propose. Only the n-gram lookup takes no plan.
+
+        ``room`` is how many tokens this round may still draft, this one included.
+        """
         ...
 
     def rewind(self, length: int) -> None:
         """Forget what was cached beyond ``length`` tokens: the rest was rejected."""
         ...
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """Drafts an engine has given and the round has not taken; they follow what was taken before."""
+
+    engine: DraftingEngine | None
+    chunk: int
+    drafts: list[Draft] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, engine: Engine, sampler: Sampler, chunk: int) -> _Ahead:
+        """Return nothing yet; an engine's own drafts are of use only where the largest logit decides."""
+        drafting = engine if isinstance(engine, DraftingEngine) else None
+        return cls(drafting if sampler.takes_argmax else None, chunk)
+
+    def fill(self, tokens: Sequence[int], *, position: int, plan: Plan, room: int, vocabulary: int) -> int:
+        """Draft after ``tokens`` at ``position``, at most ``room``, and return how many tokens that gave."""
+        assert self.engine is not None
+        count = max(1, min(self.chunk, room, self.engine.max_draft_tokens))
+        facts = self.engine.draft(tokens, position=position, plan=plan, count=count, vocabulary=vocabulary)
+        self.drafts = [_draft(row) for row in facts]
+        return count
 
 
 @dataclass(slots=True)
@@ -56,22 +101,37 @@ class SelfDrafter:
     engine: Engine
     sampler: Sampler
     passes: PassCounter
+    chunk: int = 1
     name: str = "self"
+    _ahead: _Ahead = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ahead = _Ahead.of(self.engine, self.sampler, self.chunk)
 
     def prefill(self, prompt: Sequence[int]) -> None:
         """Nothing to do: the cache is the target's."""
 
-    def propose(self, history: Sequence[int], pending: Sequence[int], plan: Plan | None) -> Draft | None:
-        """Run one INT4 step on the last token."""
+    def propose(
+        self, history: Sequence[int], pending: Sequence[int], plan: Plan | None, *, room: int = 1
+    ) -> Draft | None:
+        """Run one INT4 step on the last token, or several at once."""
         assert plan is not None
         length = len(history) + len(pending)
         last = pending[-1] if pending else history[-1]
-        result = self.engine.forward([last], position=length - 1, plan=plan)
-        self.passes.add(plan, rows=1)
-        return _choose(self.sampler, result.logits[-1], length, [*history, *pending])
+        ahead = self._ahead
+        if ahead.engine is None:
+            self.passes.add(plan, rows=1)
+            step = self.engine.forward([last], position=length - 1, plan=plan)
+            return _choose(self.sampler, step.logits[-1], length, [*history, *pending])
+        if not pending or not ahead.drafts:
+            width = self.engine.info.vocab_size
+            for _ in range(ahead.fill([last], position=length - 1, plan=plan, room=room, vocabulary=width)):
+                self.passes.add(plan, rows=1)
+        return ahead.drafts.pop(0)
 
     def rewind(self, length: int) -> None:
-        """Nothing to do: the cache is the target's."""
+        """Forget drafts the round did not take; the cache is the target's."""
+        self._ahead.drafts.clear()
 
 
 @dataclass(slots=True)
@@ -88,7 +148,12 @@ class ModelDrafter:
     passes: PassCounter
     shared_tokens: int
     cached: int = 0
+    chunk: int = 1
     name: str = "model"
+    _ahead: _Ahead = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ahead = _Ahead.of(self.engine, self.sampler, self.chunk)
 
     def prefill(self, prompt: Sequence[int]) -> None:
         """Run what the cache lacks of the prompt in FP16, a few rows at a time."""
@@ -96,20 +161,39 @@ class ModelDrafter:
         while self.cached < len(prompt) and self._knows(rows := self._next_rows(prompt)):
             self._run(rows, plan)
 
-    def propose(self, history: Sequence[int], pending: Sequence[int], plan: Plan | None) -> Draft | None:
-        """Run the draft model on what its cache lacks, usually one token."""
+    def propose(
+        self, history: Sequence[int], pending: Sequence[int], plan: Plan | None, *, room: int = 1
+    ) -> Draft | None:
+        """Run the draft model on what its cache lacks, usually one token, or several steps at once."""
         assert plan is not None
+        ahead = self._ahead
+        if pending and ahead.drafts:
+            return ahead.drafts.pop(0)
         tokens = [*history, *pending]
         while self._knows(rows := self._next_rows(tokens)):
+            is_last = self.cached + len(rows) == len(tokens)
+            if is_last and ahead.engine is not None and len(rows) <= _FUSED_ROWS:
+                return self._fused(rows, plan, room)
             logits = self._run(rows, plan)
             self.passes.add(plan, rows=len(rows))
-            if self.cached == len(tokens):
-                return _choose(self.sampler, self._shared(logits), len(tokens), tokens)
+            if is_last:
+                return self._chosen(logits, tokens)
         return None
 
     def rewind(self, length: int) -> None:
-        """Keep the first ``length`` tokens of the cache."""
+        """Keep the first ``length`` tokens of the cache, and forget drafts the round did not take."""
+        self._ahead.drafts.clear()
         self.cached = min(self.cached, length)
+
+    def _fused(self, rows: Sequence[int], plan: Plan, room: int) -> Draft:
+        count = self._ahead.fill(rows, position=self.cached, plan=plan, room=room, vocabulary=self.shared_tokens)
+        self.cached += len(rows) + count - 1  # the last token drafted was not fed
+        for fed in (len(rows), *(1,) * (count - 1)):
+            self.passes.add(plan, rows=fed)
+        return self._ahead.drafts.pop(0)
+
+    def _chosen(self, logits: npt.NDArray[np.float32], tokens: Sequence[int]) -> Draft:
+        return _choose(self.sampler, self._shared(logits), len(tokens), tokens)
 
     def _next_rows(self, tokens: Sequence[int]) -> Sequence[int]:
         return tokens[self.cached : self.cached + self.engine.info.max_rows]
@@ -143,7 +227,9 @@ class NgramDrafter:
         """Index the prompt."""
         self.index.extend(prompt)
 
-    def propose(self, history: Sequence[int], pending: Sequence[int], plan: Plan | None) -> Draft | None:
+    def propose(
+        self, history: Sequence[int], pending: Sequence[int], plan: Plan | None, *, room: int = 1
+    ) -> Draft | None:
         """Look the last tokens up; ``plan`` plays no part."""
         self.index.extend(history[len(self.index) :])
         self.index.extend(pending[len(self.index) - len(history) :])
@@ -156,6 +242,10 @@ class NgramDrafter:
 
 
 def _choose(sampler: Sampler, logits: npt.NDArray[np.float32], position: int, tokens: Sequence[int]) -> Draft:
-    statistics = row_statistics(logits.reshape(1, -1))
-    token = sampler.choose(logits, position=position, history=tokens, argmax=int(statistics.argmax[0]))
-    return Draft(token, float(statistics.entropy_bits[0]), float(statistics.margin[0]))
+    facts = StepResult(logits.reshape(1, -1)).facts(0)
+    token = sampler.choose(logits, position=position, history=tokens, argmax=facts.argmax)
+    return Draft(token, facts.entropy_bits, facts.margin)
+
+
+def _draft(facts: RowFacts) -> Draft:
+    return Draft(facts.argmax, facts.entropy_bits, facts.margin)

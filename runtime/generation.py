@@ -7,14 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
 from edgeprec.config import GenerationConfig
 from edgeprec.controller import Controller
-from edgeprec.entropy import row_statistics
 from edgeprec.errors import EdgePrecError
 from edgeprec.precision import Plan, Precision
+from edgeprec.runtime.engine import Step
 from edgeprec.runtime.governing import PowerGuard
 from edgeprec.runtime.reply import FinishReason, Reply, RoundRecord, Stats, TokenEvent, TokenSource
 from edgeprec.runtime.rounds import Emitted, RoundDecoder
@@ -138,24 +135,19 @@ class Generation:
             if self._is_cancelled:
                 return None
             rows = tokens[position : position + self.prefill_rows]
-            logits = engine.forward(rows, position=position, plan=plan).logits
+            step = engine.forward(rows, position=position, plan=plan)
             position += len(rows)
             self.steps += 1
-        first = self._first(logits)
+        first = self._first(step)
         if self.decoder.drafter is not None:
             self.decoder.drafter.prefill(tokens)
         return first
 
-    def _first(self, logits: npt.NDArray[np.float32]) -> Emitted:
-        """Choose the first token from the last row of ``logits`` [T, V]."""
-        tokens = self.prompt.tokens
-        statistics = row_statistics(logits[-1:])
-        entropy_bits = float(statistics.entropy_bits[0])
+    def _first(self, step: Step) -> Emitted:
+        """Choose the first token from the last row of the prompt's last pass."""
+        token, entropy_bits = self.decoder.choose(step, -1, self.prompt.tokens)
         self.controller.observe_prefill(entropy_bits)
-        token = self.decoder.sampler.choose(
-            logits[-1], position=len(tokens), history=tokens, argmax=int(statistics.argmax[0])
-        )
-        return Emitted(token, entropy_bits, TokenSource.TARGET, 0, self.decoder.logprobs(logits[-1], token))
+        return Emitted(token, entropy_bits, TokenSource.TARGET, 0, self.decoder.logprobs(step, -1, token))
 
     def _emit(self, tokens: Sequence[Emitted], record: RoundRecord | None = None) -> Iterator[TokenEvent]:
         """Add tokens to the text one by one until something ends the generation; the rest of a round is dropped."""

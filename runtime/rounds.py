@@ -14,15 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
 from edgeprec.controller import Controller, Decision, Verification
-from edgeprec.entropy import row_statistics
 from edgeprec.governor import PowerBias
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.drafter import Draft, Drafter
-from edgeprec.runtime.engine import Engine
+from edgeprec.runtime.engine import Engine, Step
 from edgeprec.runtime.logprobs import TokenLogprobs, token_logprobs
 from edgeprec.runtime.passes import PassCounter
 from edgeprec.runtime.reply import RoundRecord, TokenSource
@@ -120,7 +116,8 @@ class RoundDecoder:
             return pending
         self.mark("draft")
         while len(pending.tokens) < decision.draft_cap and not self.is_cancelled():
-            draft = self.drafter.propose(history, pending.tokens, decision.draft_plan)
+            room = decision.draft_cap - len(pending.tokens)
+            draft = self.drafter.propose(history, pending.tokens, decision.draft_plan, room=room)
             if draft is None:
                 return pending
             verdict = self.controller.observe_draft(draft.entropy_bits, draft.margin)
@@ -134,23 +131,22 @@ class RoundDecoder:
         self, history: Sequence[int], pending: _Pending, draft_plan: Plan | None
     ) -> tuple[tuple[Emitted, ...], list[bool]]:
         """Run FP16 over the last token and the pending ones; return what stands and the verdict on each it read."""
-        logits = self._forward([history[-1], *pending.tokens], len(history) - 1, self._fp16)
+        step = self._forward([history[-1], *pending.tokens], len(history) - 1, self._fp16)
         int4_layers = 0 if draft_plan is None else sum(draft_plan.gates[:-1])
         text = list(history)
         tokens: list[Emitted] = []
         verdicts: list[bool] = []
         for row, (proposed, is_final) in enumerate(pending.proposals()):
-            token, entropy_bits = self._choose(logits[row : row + 1], text)
+            token, entropy_bits = self.choose(step, row, text)
             if proposed is not None:
                 verdicts.append(token == proposed)
             if proposed is not None and (is_final or token == proposed):
                 source = TokenSource.UNVERIFIED if is_final else TokenSource.DRAFT
-                tokens.append(
-                    Emitted(proposed, entropy_bits, source, int4_layers, self.logprobs(logits[row], proposed))
-                )
+                logprobs = self.logprobs(step, row, proposed)
+                tokens.append(Emitted(proposed, entropy_bits, source, int4_layers, logprobs))
                 text.append(proposed)
                 continue
-            tokens.append(Emitted(token, entropy_bits, TokenSource.TARGET, 0, self.logprobs(logits[row], token)))
+            tokens.append(Emitted(token, entropy_bits, TokenSource.TARGET, 0, self.logprobs(step, row, token)))
             break
         return tuple(tokens), verdicts
 
@@ -159,30 +155,35 @@ class RoundDecoder:
         assert decision.draft_plan is not None
         plan, position = decision.draft_plan, len(history) - 1
         self.mark("verify" if plan.is_fp16 else "draft")
-        logits = self._forward([history[-1]], position, plan)
-        token, entropy_bits = self._choose(logits, history)
+        step = self._forward([history[-1]], position, plan)
+        token, entropy_bits = self.choose(step, 0, history)
         ended_ns = self.clock()
         times = (began_ns, began_ns if plan.is_fp16 else ended_ns, ended_ns)
         self.controller.observe_token(entropy_bits)
-        logprobs = self.logprobs(logits[0], token)
+        logprobs = self.logprobs(step, 0, token)
         emitted = Emitted(token, entropy_bits, TokenSource.UNVERIFIED, sum(plan.gates[:-1]), logprobs)
         return Outcome((emitted,), self._record(position, decision, _Pending(), 0, 1, times))
 
-    def logprobs(self, logits: npt.NDArray[np.float32], token: int) -> TokenLogprobs | None:
-        """Return what was asked for of an emitted token, from its row of logits [V]."""
+    def choose(self, step: Step, row: int, history: Sequence[int]) -> tuple[int, float]:
+        """Return the sampler's token after ``history`` and the entropy in bits of its row.
+
+        The logits are looked at only where the largest one does not decide: they may lie on another device.
+        """
+        facts = step.facts(row)
+        if self.sampler.takes_argmax:
+            return facts.argmax, facts.entropy_bits
+        logits = step.logits[row]
+        return self.sampler.choose(logits, position=len(history), history=history), facts.entropy_bits
+
+    def logprobs(self, step: Step, row: int, token: int) -> TokenLogprobs | None:
+        """Return what was asked for of an emitted token, from its row."""
         if self.top_logprobs is None:
             return None
-        return token_logprobs(logits[: self.sampler.vocab_size], token, top=self.top_logprobs)
+        return token_logprobs(step.logits[row][: self.sampler.vocab_size], token, top=self.top_logprobs)
 
-    def _forward(self, tokens: Sequence[int], position: int, plan: Plan) -> npt.NDArray[np.float32]:
+    def _forward(self, tokens: Sequence[int], position: int, plan: Plan) -> Step:
         self.passes.add(plan, rows=len(tokens))
-        return self.engine.forward(tokens, position=position, plan=plan).logits
-
-    def _choose(self, logits: npt.NDArray[np.float32], history: Sequence[int]) -> tuple[int, float]:
-        """Return the sampler's token after ``history`` and the entropy in bits of its row [1, V]."""
-        statistics = row_statistics(logits)
-        token = self.sampler.choose(logits[0], position=len(history), history=history, argmax=int(statistics.argmax[0]))
-        return token, float(statistics.entropy_bits[0])
+        return self.engine.forward(tokens, position=position, plan=plan)
 
     def _observe(
         self,

@@ -47,6 +47,11 @@ class Sampler:
         """Whether ``choose`` looks at earlier tokens."""
         return self.config.repetition_penalty != 1.0
 
+    @property
+    def takes_argmax(self) -> bool:
+        """Whether the token is the largest logit as it is, so that no logits need to be read."""
+        return self.is_greedy and not self.needs_history
+
     def choose(self, logits: _Scores, *, position: int, history: Sequence[int] = (), argmax: int | None = None) -> int:
         """Return the token at index ``position`` of the sequence, from its row of logits [V].
 

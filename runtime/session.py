@@ -26,7 +26,7 @@ from edgeprec.entropy import row_statistics
 from edgeprec.errors import ConfigError
 from edgeprec.governor import Governor
 from edgeprec.precision import Plan, Precision
-from edgeprec.runtime.drafter import Drafter, ModelDrafter, NgramDrafter, SelfDrafter
+from edgeprec.runtime.drafter import Drafter, ModelDrafter, NgramDrafter, SelfDrafter, draft_chunk
 from edgeprec.runtime.energy import NoWindow, PhasePower, energy_stats
 from edgeprec.runtime.engine import Engine, EngineInfo
 from edgeprec.runtime.generation import Generation, Prompt
@@ -102,6 +102,11 @@ class Session:
     def info(self) -> EngineInfo:
         """Return the target engine's shapes and limits."""
         return self._engine.info
+
+    @property
+    def meter_note(self) -> str | None:
+        """Return why this session has no meter, None where it has one."""
+        return self._meter_note if self.meter is None else None
 
     def close(self) -> None:
         """End a running generation and free both models; calling it twice is harmless."""
@@ -246,7 +251,7 @@ class Session:
         window = self._open_window()
         decoder = RoundDecoder(
             engine=self._engine,
-            drafter=self._drafter(kind, sampler, draft, tokens),
+            drafter=self._drafter(kind, sampler, draft, tokens, config),
             sampler=sampler,
             controller=controller,
             passes=target,
@@ -336,14 +341,15 @@ class Session:
         return DrafterKind.SELF if self._draft_engine is None else DrafterKind.MODEL
 
     def _drafter(
-        self, kind: DrafterKind, sampler: Sampler, passes: PassCounter, tokens: Sequence[int]
+        self, kind: DrafterKind, sampler: Sampler, passes: PassCounter, tokens: Sequence[int], config: GenerationConfig
     ) -> Drafter | None:
+        chunk = draft_chunk(config.drafting, kind=kind, mode=config.mode)
         if kind is DrafterKind.SELF:
-            return SelfDrafter(self._engine, sampler, passes)
+            return SelfDrafter(self._engine, sampler, passes, chunk)
         if kind is DrafterKind.MODEL:
             assert self._draft_engine is not None
             cached = _common_prefix(tokens, self._draft_cached)
-            return ModelDrafter(self._draft_engine, sampler, passes, self._shared_tokens, cached=cached)
+            return ModelDrafter(self._draft_engine, sampler, passes, self._shared_tokens, cached=cached, chunk=chunk)
         return NgramDrafter() if kind is DrafterKind.NGRAM else None
 
     def _bits_of(self, kind: DrafterKind) -> WeightBits:

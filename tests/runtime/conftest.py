@@ -70,7 +70,8 @@ class Rig:
 def make_rig(fake: ModuleType, fake_text: ModuleType) -> Callable[..., Rig]:
     """Return ``make(agreement=..., draft=agreement of a draft model or None, **changes)``.
 
-    ``changes`` are ``model``, fields of the target's engine, and ``session``: arguments of ``Session``.
+    ``changes`` are ``model``, fields of the target's engine, ``session``: arguments of ``Session``, and ``kind``: the
+    class of both engines.
     """
 
     def make(
@@ -80,15 +81,17 @@ def make_rig(fake: ModuleType, fake_text: ModuleType) -> Callable[..., Rig]:
         model: dict[str, Any] | None = None,
         draft_engine: dict[str, Any] | None = None,
         session: dict[str, Any] | None = None,
+        kind: str = "FakeEngine",
         **engine: Any,
     ) -> Rig:
         clock = fake.Ticks()
         toy = fake.ToyModel(**(model or {}))
-        target = fake.FakeEngine(toy, agreement, clock=clock, **engine)
+        make_engine = getattr(fake, kind)
+        target = make_engine(toy, agreement, clock=clock, **engine)
         drafter = None
         if draft is not None:
             common = {"context_tokens": target.context_tokens, "num_layers": 2, "clock": clock, "always_int4": True}
-            drafter = fake.FakeEngine(toy, draft, **common | (draft_engine or {}))
+            drafter = make_engine(toy, draft, **common | (draft_engine or {}))
         made: dict[str, Any] = {
             "engine": target,
             "tokenizer": fake_text.letters(toy.vocab_size),

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from edgeprec.errors import EngineError
 from edgeprec.precision import Plan
-from edgeprec.runtime.engine import EngineInfo, StepResult
+from edgeprec.runtime.engine import EngineInfo, RowFacts, StepResult
 from edgeprec.runtime.sampling import Sampler
 
 Agreement = Literal["always", "never", "sometimes"]
@@ -246,3 +246,23 @@ class FakeEngine:
         wide = np.full(width, 2 * FORCED_LOGIT, np.float32)
         wide[: len(row)] = row[:width]
         return wide
+
+
+@dataclass
+class DraftingFake(FakeEngine):
+    """The same engine, drafting several greedy tokens in one call; ``calls`` notes rows and counts of each."""
+
+    max_draft_tokens: int = 8
+    calls: list[tuple[int, int]] = field(default_factory=list)
+
+    def draft(self, tokens: Sequence[int], *, position: int, plan: Plan, count: int, vocabulary: int) -> list[RowFacts]:
+        """Run single passes and note the call."""
+        assert 1 <= count <= self.max_draft_tokens
+        self.calls.append((len(tokens), count))
+        found: list[RowFacts] = []
+        for _ in range(count):
+            logits = self.forward(tokens, position=position, plan=plan).logits[:, :vocabulary]
+            found.append(StepResult(logits).facts(-1))
+            position += len(tokens)
+            tokens = [found[-1].argmax]
+        return found

@@ -38,7 +38,9 @@ class ScriptedDrafter:
     def prefill(self, prompt: Sequence[int]) -> None:
         """Nothing to do."""
 
-    def propose(self, history: Sequence[int], pending: Sequence[int], plan: Plan | None) -> Draft | None:
+    def propose(
+        self, history: Sequence[int], pending: Sequence[int], plan: Plan | None, *, room: int = 1
+    ) -> Draft | None:
         """Return the next token of the script."""
         return Draft(self.script[len(pending)], None, None) if len(pending) < len(self.script) else None
 
