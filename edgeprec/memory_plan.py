@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edgeprec.architecture import ModelConfig
@@ -41,6 +41,7 @@ class MemoryProfile:
     int4_bytes_per_byte: float  # the INT4 file as it lies in memory
     embedding_bytes_per_weight: float
     copies_tied_head: bool  # where the embedding serves as the head too, the head is a weight of its own
+    packs_shared_head: bool  # a draft that shares the target's INT4 head has a packed copy of its own
     cache_bytes_per_value: int
     logits_rows: int  # rows of float32 logits in all buffers together
     base_bytes: int  # libraries, graphs, tokenizer, buffers
@@ -53,6 +54,7 @@ ONNXRUNTIME_CPU = MemoryProfile(
     int4_bytes_per_byte=2.1,  # a packed copy here too, with scales in float32
     embedding_bytes_per_weight=2.0,
     copies_tied_head=True,
+    packs_shared_head=True,
     cache_bytes_per_value=4,
     logits_rows=192,
     base_bytes=160 * _MIB,
@@ -186,7 +188,8 @@ def _fp16_bytes(model: ModelEntry, profile: MemoryProfile) -> int:
 
 
 def _int4_bytes(model: ModelEntry, profile: MemoryProfile) -> int:
-    return int(sum(spec.num_bytes for spec in model.int4_specs) * profile.int4_bytes_per_byte)
+    specs = replace(model, shares_head=False).int4_specs if profile.packs_shared_head else model.int4_specs
+    return int(sum(spec.num_bytes for spec in specs) * profile.int4_bytes_per_byte)
 
 
 def _embedding_bytes(model: ModelEntry, profile: MemoryProfile) -> int:

@@ -29,6 +29,7 @@ SIMPLE = MemoryProfile(
     int4_bytes_per_byte=1.0,
     embedding_bytes_per_weight=2.0,
     copies_tied_head=False,
+    packs_shared_head=False,
     cache_bytes_per_value=4,
     logits_rows=1,
     base_bytes=1000,
@@ -65,6 +66,16 @@ def test_a_draft_model_adds_its_own(target: ModelEntry, bundles: ModuleType) -> 
     assert pair.embedding_bytes == 2 * alone.embedding_bytes
     assert shared.embedding_bytes == alone.embedding_bytes
     assert shared.int4_bytes < pair.int4_bytes
+
+
+def test_an_engine_that_packs_weights_has_the_shared_int4_head_twice(target: ModelEntry, bundles: ModuleType) -> None:
+    """What is stored once is still packed by each session; the FP16 head and the embedding are not."""
+    sharing = bundles.make_entry("draft", bundles.make_config(num_layers=1), shares_embedding=True, shares_head=True)
+    packing = replace(SIMPLE, packs_shared_head=True)
+    once, twice = (plan_memory([target, sharing], profile=profile, context_tokens=1) for profile in (SIMPLE, packing))
+    head = sum(spec.num_bytes for spec in target.int4_specs if spec.name.startswith("head."))
+    assert twice.int4_bytes - once.int4_bytes == head > 0
+    assert (twice.fp16_bytes, twice.embedding_bytes) == (once.fp16_bytes, once.embedding_bytes)
 
 
 def test_an_untied_head_is_counted(bundles: ModuleType, target: ModelEntry) -> None:
