@@ -44,27 +44,31 @@ def load(
         MemoryBudgetError: it does not fit; the message names the longest context that does.
         EngineError, MissingDependency: it cannot run here.
     """
-    from edgeprec.runtime.engines import default_context, open_engine, plan_engine_memory
+    from edgeprec.runtime.engines import (
+        computes_on_gpu,
+        default_context,
+        open_engines,
+        plan_engine_memory,
+        resolve_engine,
+    )
     from edgeprec.runtime.passes import WeightBits
     from edgeprec.runtime.session import Session
     from edgeprec.runtime.tokenizer import TextTokenizer
 
     bundle = Bundle.open(path)
     context = default_context(bundle) if context_tokens is None else context_tokens
-    plan_engine_memory(bundle, context_tokens=context)
+    engine = resolve_engine(engine, provider)
+    plan_engine_memory(bundle, context_tokens=context, engine=engine, provider=provider)
     tokenizer = TextTokenizer.load(bundle.root)
     draft = bundle.draft if isinstance(bundle.draft, BundleModel) else None
     shared_tokens = None if draft is None else _shared_tokens(bundle.target, draft)
     calibration = _read_calibration(bundle)
     bits = [WeightBits.of(model.architecture, int4_bits=model.entry.int4.bits_per_weight) for model in bundle.models]
     with ExitStack() as opened:
-        meter, note = _open_meter(sensor)
+        meter, note = _open_meter(sensor, is_gpu=computes_on_gpu(engine, provider))
         if meter is not None:
             opened.callback(meter.sensor.close)
-        engines = [
-            open_engine(model, context_tokens=context, engine=engine, provider=provider, threads=threads)
-            for model in bundle.models
-        ]
+        engines = open_engines(bundle, context_tokens=context, engine=engine, provider=provider, threads=threads)
         opened.pop_all()
     return Session(
         engine=engines[0],
@@ -182,15 +186,15 @@ def _read_calibration(bundle: Bundle) -> Calibration | None:
     return calibration
 
 
-def _open_meter(sensor: str) -> tuple[Meter | None, str | None]:
-    """Return a meter on the sensor asked for, or None and why there is none. The engine here runs on the CPU."""
+def _open_meter(sensor: str, *, is_gpu: bool) -> tuple[Meter | None, str | None]:
+    """Return a meter on the sensor asked for, or None and why there is none. A GPU's joules are no CPU engine's."""
     from edgeprec.devices.detect import detect
     from edgeprec.devices.meter import Meter
     from edgeprec.devices.power_mode import read_power_modes
     from edgeprec.errors import DeviceError
 
     found = detect(sensor)
-    if sensor == "auto" and found.sensor.source == "nvml":
+    if sensor == "auto" and found.sensor.source == "nvml" and not is_gpu:
         found.sensor.close()
         try:
             found = detect("rapl")

@@ -1,18 +1,31 @@
-"""Opens an engine by name. Heavy libraries are imported only by the one that is chosen."""
+"""Opens a pair in an engine by name. Heavy libraries are imported only by the one that is chosen."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+
 from edgeprec.available_memory import AvailableMemory, read_available_memory
-from edgeprec.bundle import Bundle, BundleModel
-from edgeprec.errors import ConfigError, EngineError
+from edgeprec.bundle import Bundle
+from edgeprec.errors import ConfigError, EngineError, MissingDependency
 from edgeprec.memory_plan import ONNXRUNTIME_CPU, MemoryPlan, require_memory
 from edgeprec.runtime.engine import Engine
 
-__all__ = ["DEFAULT_CONTEXT_TOKENS", "ENGINES", "PROVIDERS", "default_context", "open_engine", "plan_engine_memory"]
+__all__ = [
+    "DEFAULT_CONTEXT_TOKENS",
+    "ENGINES",
+    "PROVIDERS",
+    "computes_on_gpu",
+    "default_context",
+    "open_engines",
+    "plan_engine_memory",
+    "resolve_engine",
+]
 
-ENGINES = ("auto", "onnxruntime")
-PROVIDERS = ("cpu",)
+ENGINES = ("auto", "onnxruntime", "torch")
+PROVIDERS = {"onnxruntime": ("cpu",), "torch": ("cpu", "cuda")}
 DEFAULT_CONTEXT_TOKENS = 4096
+_GPU_NODES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/nvmap", "/dev/dxg")
 
 
 def default_context(bundle: Bundle) -> int:
@@ -20,13 +33,60 @@ def default_context(bundle: Bundle) -> int:
     return min(DEFAULT_CONTEXT_TOKENS, *(model.architecture.max_positions for model in bundle.models))
 
 
-def plan_engine_memory(bundle: Bundle, *, context_tokens: int, available: AvailableMemory | None = None) -> MemoryPlan:
-    """Return what the pair will take, before anything is loaded.
+def resolve_engine(engine: str = "auto", provider: str | None = None) -> str:
+    """Return the engine's name: ``auto`` is torch where a GPU runs its kernels, else onnxruntime.
+
+    Raises:
+        ConfigError: there is no engine of this name, or it has no such provider.
+    """
+    if engine not in ENGINES:
+        raise ConfigError(f"engine is {engine!r}, expected one of {', '.join(ENGINES)}: others are not in this version")
+    if engine == "auto":
+        wants_gpu = provider in (None, "cuda")
+        engine = "torch" if wants_gpu and _has_torch_gpu() else "onnxruntime"
+    providers = PROVIDERS[engine]
+    if provider not in (None, *providers):
+        raise ConfigError(
+            f"provider is {provider!r}, expected one of {', '.join(providers)} with the engine {engine}: others are "
+            "not in this version"
+        )
+    return engine
+
+
+def computes_on_gpu(engine: str, provider: str | None = None) -> bool:
+    """Return whether a resolved engine computes on a GPU, whose sensor then counts.
+
+    Raises:
+        EngineError, MissingDependency: it cannot be used here.
+    """
+    if engine != "torch":
+        return False
+    _require_torch()
+    from edgeprec.runtime.torch_device import choose_device
+
+    return choose_device(provider).type == "cuda"
+
+
+def plan_engine_memory(
+    bundle: Bundle,
+    *,
+    context_tokens: int,
+    engine: str = "onnxruntime",
+    provider: str | None = None,
+    available: AvailableMemory | None = None,
+) -> MemoryPlan:
+    """Return what the pair will take in a resolved engine, before anything is loaded.
 
     Raises:
         ConfigError: the context is longer than the models were made for.
+        EngineError, MissingDependency: the engine cannot be used here.
         MemoryBudgetError: it does not fit; the message names the longest context that does.
     """
+    if engine == "torch":
+        _require_torch()
+        from edgeprec.runtime.torch_opening import plan_torch_pair
+
+        return plan_torch_pair(bundle, context_tokens=context_tokens, provider=provider)
     entries = [model.entry for model in bundle.models]
     return require_memory(
         entries,
@@ -36,34 +96,56 @@ def plan_engine_memory(bundle: Bundle, *, context_tokens: int, available: Availa
     )
 
 
-def open_engine(
-    model: BundleModel,
+def open_engines(
+    bundle: Bundle,
     *,
     context_tokens: int,
     engine: str = "auto",
     provider: str | None = None,
     threads: int | None = None,
-) -> Engine:
-    """Load one model of a bundle into an engine.
+) -> tuple[Engine, ...]:
+    """Load every model of a bundle, the target first.
 
     Raises:
         ConfigError: there is no engine or provider of this name, or no thread to run it.
-        EngineError: the model cannot be loaded.
+        EngineError: a model cannot be loaded.
+        MemoryBudgetError: the torch engine's arena does not fit.
         MissingDependency: the engine's library is not installed.
     """
-    if engine not in ENGINES:
-        raise ConfigError(f"engine is {engine!r}, expected one of {', '.join(ENGINES)}: others are not in this version")
-    if provider not in (None, *PROVIDERS):
-        raise ConfigError(
-            f"provider is {provider!r}, expected one of {', '.join(PROVIDERS)}: others are not in this version"
-        )
+    name = resolve_engine(engine, provider)
     if threads is not None and threads < 1:
         raise ConfigError(f"threads is {threads}, expected 1 or more: leave it out to use every core")
+    if name == "torch":
+        _require_torch()
+        from edgeprec.runtime.torch_opening import open_torch_pair
+
+        return open_torch_pair(bundle, context_tokens=context_tokens, provider=provider, threads=threads)
+    return _open_onnxruntime(bundle, context_tokens=context_tokens, threads=threads)
+
+
+def _open_onnxruntime(bundle: Bundle, *, context_tokens: int, threads: int | None) -> tuple[Engine, ...]:
     from edgeprec.runtime.engine_onnxruntime import OnnxRuntimeEngine
 
-    opened = OnnxRuntimeEngine.open(
-        model.graph_path("fp32"), model.architecture, context_tokens=context_tokens, threads=threads
-    )
-    if opened.info.num_layers != model.architecture.num_layers:
-        raise EngineError(f"the engine runs {opened.info.num_layers} layers, the model has others: export it again")
-    return opened
+    opened: list[Engine] = []
+    for model in bundle.models:
+        engine = OnnxRuntimeEngine.open(
+            model.graph_path("fp32"), model.architecture, context_tokens=context_tokens, threads=threads
+        )
+        opened.append(engine)
+        if engine.info.num_layers != model.architecture.num_layers:
+            raise EngineError(f"the engine runs {engine.info.num_layers} layers, the model has others: export it again")
+    return tuple(opened)
+
+
+def _require_torch() -> None:
+    if find_spec("torch") is None:
+        raise MissingDependency(package="torch", purpose="the torch engine", extra="torch")
+
+
+def _has_torch_gpu() -> bool:
+    """Look at device files first: where there is no GPU, importing torch would only take time."""
+    if not any(Path(node).exists() for node in _GPU_NODES) or find_spec("torch") is None:
+        return False
+    from edgeprec.runtime.torch_device import has_usable_gpu
+
+    return has_usable_gpu()

@@ -10,7 +10,7 @@ from edgeprec.errors import ConfigError, EngineError
 from edgeprec.kernels.dispatch import kernel_backend
 from edgeprec.kernels.layout import GROUP_SIZES
 
-__all__ = ["available_memory", "choose_device", "describe_device", "require_blocks"]
+__all__ = ["available_memory", "choose_device", "describe_device", "has_usable_gpu", "require_blocks"]
 
 
 def choose_device(provider: str | None) -> torch.device:
@@ -38,6 +38,13 @@ def choose_device(provider: str | None) -> torch.device:
             "--provider cpu"
         )
     return device
+
+
+def has_usable_gpu() -> bool:
+    """Return whether there is a GPU that runs the kernels; one that does not is warned of once."""
+    if not torch.cuda.is_available():
+        return False
+    return kernel_backend(torch.device("cuda", torch.cuda.current_device())).name == "triton"
 
 
 def describe_device(device: torch.device) -> str:

@@ -45,8 +45,12 @@ def _torch() -> tuple[bool, str]:
         return False, "not installed: pip install 'edgeprec[torch]'"
     library = import_module("torch")
     if not library.cuda.is_available():
-        return False, f"{library.__version__}, no CUDA device"
-    return True, f"{library.__version__}, {library.cuda.get_device_name(0)}"
+        return True, f"{library.__version__}, no CUDA device: --engine torch computes on the CPU, slowly"
+    from edgeprec.kernels.dispatch import kernel_backend
+
+    name = library.cuda.get_device_name(0)
+    reason = kernel_backend(library.device("cuda", 0)).reason
+    return not reason, f"{library.__version__}, {name}{': ' + reason if reason else ', Triton kernels'}"
 
 
 def _tensorrt() -> tuple[bool, str]:

@@ -11,8 +11,7 @@ __all__ = ["refuse_unbuilt"]
 
 _UNBUILT = (
     ("three_level", True, "--three-level is not built yet: leave it out, drafts are checked by FP16 directly"),
-    ("engine", "tensorrt", "--engine tensorrt is not built yet: use auto or onnxruntime"),
-    ("engine", "torch", "--engine torch is not built yet: use auto or onnxruntime"),
+    ("engine", "tensorrt", "--engine tensorrt is not built yet: use auto, onnxruntime or torch"),
 )
 _UNBUILT_IF_GIVEN = (
     ("tensorrt", "--tensorrt is not built yet: export without it, the ONNX graphs run on ONNX Runtime"),

@@ -25,7 +25,9 @@ sensor_option = click.option(
 )
 _OPTIONS = (
     click.option("--engine", type=click.Choice(ENGINES), default="auto", help="What computes the model."),
-    click.option("--provider", metavar="NAME", help="ONNX Runtime's execution provider.  [default: by device]"),
+    click.option(
+        "--provider", metavar="NAME", help="What the engine runs on: cpu, or cuda with torch.  [default: by device]"
+    ),
     click.option(
         "--context",
         "context_tokens",

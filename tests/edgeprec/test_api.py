@@ -123,7 +123,7 @@ def test_unknown_wishes_are_refused(tiny_pair: Path, asked: dict[str, Any], erro
 def test_too_little_memory_is_told_before_loading(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal comes before a single weight is read."""
     monkeypatch.setattr(engines, "read_available_memory", lambda: AvailableMemory(1 << 20, "a control group"))
-    monkeypatch.setattr(engines, "open_engine", lambda *_, **__: pytest.fail("an engine was opened"))
+    monkeypatch.setattr(engines, "open_engines", lambda *_, **__: pytest.fail("an engine was opened"))
     with pytest.raises(MemoryBudgetError, match=r"needs .* MiB of memory"):
         edgeprec.load(tiny_pair, sensor="none")
 

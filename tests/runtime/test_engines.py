@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from edgeprec.available_memory import AvailableMemory
 from edgeprec.bundle import Bundle
-from edgeprec.errors import ConfigError, MemoryBudgetError
+from edgeprec.errors import ConfigError, MemoryBudgetError, MissingDependency
 from edgeprec.runtime import engines
-from edgeprec.runtime.engines import default_context, open_engine, plan_engine_memory
+from edgeprec.runtime.engines import (
+    computes_on_gpu,
+    default_context,
+    open_engines,
+    plan_engine_memory,
+    resolve_engine,
+)
 
 PLENTY = AvailableMemory(1 << 40, "MemAvailable")
 
@@ -21,32 +28,81 @@ def bundle(tiny_pair: Path) -> Bundle:
     return Bundle.open(tiny_pair)
 
 
-@pytest.mark.parametrize("name", ["auto", "onnxruntime"])
-def test_known_engines_open(bundle: Bundle, name: str) -> None:
-    """``auto`` and the name itself give the same engine, with the context asked for."""
-    engine = open_engine(bundle.target, context_tokens=48, engine=name, provider="cpu", threads=1)
-    assert (engine.info.name, engine.info.context_tokens, engine.info.num_layers) == ("onnxruntime", 48, 3)
-    engine.close()
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Return ``gpu(has_one)``: what this machine is taken to have."""
+    return lambda has_one: monkeypatch.setattr(engines, "_has_torch_gpu", lambda: has_one)
 
 
-@pytest.mark.parametrize("name", ["", "tensorrt", "torch", "ONNXRUNTIME"])
+@pytest.mark.parametrize(
+    ("name", "opened"), [("auto", "onnxruntime"), ("onnxruntime", "onnxruntime"), ("torch", "torch")]
+)
+def test_known_engines_open(bundle: Bundle, name: str, opened: str) -> None:
+    """``auto`` on a CPU and the name itself give the same engine, target first, with the context asked for."""
+    pair = open_engines(bundle, context_tokens=48, engine=name, provider="cpu", threads=1)
+    assert [(engine.info.name, engine.info.context_tokens) for engine in pair] == [(opened, 48)] * 2
+    assert [engine.info.num_layers for engine in pair] == [3, 1]
+    for engine in pair:
+        engine.close()
+
+
+def test_auto_is_torch_only_with_a_gpu(gpu: Callable[[bool], None]) -> None:
+    """A GPU that runs the kernels makes it torch, a wish for the CPU keeps onnxruntime."""
+    gpu(True)
+    assert (resolve_engine("auto"), resolve_engine("auto", "cuda"), resolve_engine("auto", "cpu")) == (
+        "torch",
+        "torch",
+        "onnxruntime",
+    )
+    gpu(False)
+    assert resolve_engine("auto") == "onnxruntime"
+    with pytest.raises(ConfigError, match="provider is 'cuda', expected one of cpu with the engine onnxruntime"):
+        resolve_engine("auto", "cuda")
+
+
+def test_a_cpu_without_device_files_does_not_import_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking for a GPU costs nothing where there is none."""
+    monkeypatch.setattr(engines, "_GPU_NODES", ("/dev/no-such-gpu",))
+    monkeypatch.setattr(engines, "find_spec", lambda name: pytest.fail("torch was looked for"))
+    assert resolve_engine() == "onnxruntime"
+
+
+def test_only_torch_on_a_gpu_is_metered_as_one() -> None:
+    """A CPU engine is not billed with the GPU's joules."""
+    assert not computes_on_gpu("onnxruntime")
+    assert not computes_on_gpu("torch", "cpu")
+
+
+def test_torch_that_is_not_installed(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning, metering and opening all name the extra."""
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    for ask in (
+        lambda: plan_engine_memory(bundle, context_tokens=48, engine="torch"),
+        lambda: computes_on_gpu("torch"),
+        lambda: open_engines(bundle, context_tokens=48, engine="torch"),
+    ):
+        with pytest.raises(MissingDependency, match=r"pip install 'edgeprec\[torch\]'"):
+            ask()
+
+
+@pytest.mark.parametrize("name", ["", "tensorrt", "TORCH", "ONNXRUNTIME"])
 def test_unknown_engine_is_named(bundle: Bundle, name: str) -> None:
     """The message lists what there is."""
-    with pytest.raises(ConfigError, match=f"engine is '{name}', expected one of auto, onnxruntime"):
-        open_engine(bundle.target, context_tokens=48, engine=name)
+    with pytest.raises(ConfigError, match=f"engine is '{name}', expected one of auto, onnxruntime, torch"):
+        open_engines(bundle, context_tokens=48, engine=name)
 
 
 def test_unknown_provider_is_named(bundle: Bundle) -> None:
     """Providers of other devices are refused by name, not ignored."""
     with pytest.raises(ConfigError, match="provider is 'rocm', expected one of cpu"):
-        open_engine(bundle.target, context_tokens=48, provider="rocm")
+        open_engines(bundle, context_tokens=48, provider="rocm")
 
 
 @pytest.mark.parametrize("threads", [0, -1])
 def test_threads_must_be_positive(bundle: Bundle, threads: int) -> None:
     """A number of threads that is none is refused."""
     with pytest.raises(ConfigError, match=f"threads is {threads}, expected 1 or more"):
-        open_engine(bundle.target, context_tokens=48, threads=threads)
+        open_engines(bundle, context_tokens=48, threads=threads)
 
 
 def test_default_context_is_the_shorter_models(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
