@@ -11,6 +11,7 @@ from typing import Any
 
 from edgeprec.bundle import Bundle, BundleModel
 from edgeprec.bundle_schema import MANIFEST_NAME
+from edgeprec.engine_file import EngineFile, source_digest
 from edgeprec.errors import BundleError
 from edgeprec.file_digest import file_sha256
 
@@ -67,7 +68,7 @@ class VerifyReport:
 
 
 def verify_bundle(bundle: Bundle, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
-    """Digest every listed file, check the tensors of each model, and look for files that are not listed.
+    """Digest every listed file, check the tensors and engines of each model, and look for files that are not listed.
 
     ``progress`` is told bytes read and bytes in all. Take the bundle from ``Bundle.read_manifest``: ``Bundle.open``
     already refuses the first file that is missing or of another size.
@@ -84,6 +85,7 @@ def verify_bundle(bundle: Bundle, *, progress: Callable[[int, int], None] | None
     damaged = {problem.path for problem in problems}
     for model in bundle.models:
         problems.extend(problem for problem in _check_tensors(model) if problem.path not in damaged)
+    problems.extend(problem for problem in _check_engines(bundle) if problem.path not in damaged)
     problems.extend(_find_extra(bundle))
     return VerifyReport(
         root=bundle.root,
@@ -119,6 +121,16 @@ def _check_tensors(model: BundleModel) -> Iterator[Problem]:
     for name, opener in ((model.entry.fp16.file, model.open_fp16), (model.entry.int4.file, model.open_int4)):
         try:
             opener().close()
+        except BundleError as error:
+            yield Problem(name, ProblemKind.UNFIT, str(error))
+
+
+def _check_engines(bundle: Bundle) -> Iterator[Problem]:
+    for name, role in sorted({(engine.file, engine.model) for engine in bundle.manifest.engines}):
+        try:
+            engine = EngineFile.open(bundle.path(name))
+            if engine.header.source_sha256 != source_digest(bundle.model(role)):
+                yield Problem(name, ProblemKind.UNFIT, f"built from another {role}: run edgeprec build again")
         except BundleError as error:
             yield Problem(name, ProblemKind.UNFIT, str(error))
 

@@ -39,7 +39,7 @@ __all__ = ["export_command"]
 @json_option
 @quiet_option
 def export_command(**values: Any) -> None:
-    """Turn SOURCE, a Hugging Face folder or id or a GGUF file, into a bundle with an INT4 and an FP16 variant.
+    """Turn SOURCE, a Hugging Face folder or id, a GGUF file or a bundle, into one with an INT4 and an FP16 variant.
 
     The bundle appears when it is whole; until then the work lies in DIR.partial, and --resume goes on with it.
 
@@ -49,12 +49,14 @@ def export_command(**values: Any) -> None:
       edgeprec export model.Q4_1.gguf -o model.edgeprec --quantizer gptq --group-size 64
       edgeprec export ./Llama-3.1-8B --draft ./Llama-3.2-1B -o llama.edgeprec --calibration mails.txt
     """
-    from edgeprec.extras import require_export_packages
     from edgeprec.cli.not_built import refuse_unbuilt
     from edgeprec.cli.progress import progress_bars
+    from edgeprec.extras import require_export_packages
 
     refuse_unbuilt(values)
     require_export_packages()
+    if values["tensorrt"] is not None:
+        _check_tensorrt(values["tensorrt"])
     from edgeprec.api import export_bundle
 
     is_silent = values["quiet"] or values["as_json"]
@@ -67,7 +69,24 @@ def export_command(**values: Any) -> None:
             resume=values["resume"],
             progress=progress,
         )
+    if values["tensorrt"] is not None:
+        _build_engines(path, values["tensorrt"], is_quiet=is_silent)
     _say(path, as_json=values["as_json"], is_silent=is_silent)
+
+
+def _check_tensorrt(sms: str) -> None:
+    """Refuse engines that cannot be built before the long export begins."""
+    from edgeprec.export.tensorrt import check_library
+    from edgeprec.tensorrt_library import parse_sms
+
+    check_library(parse_sms(sms))
+
+
+def _build_engines(path: Path, sms: str, *, is_quiet: bool) -> None:
+    from edgeprec.bundle import Bundle
+    from edgeprec.cli.build import add_engines, say_engines
+
+    say_engines(add_engines(Bundle.open(path), sms, is_quiet=is_quiet), as_json=False, is_quiet=is_quiet)
 
 
 def settings_from(values: Mapping[str, Any]) -> ExportSettings:

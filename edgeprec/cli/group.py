@@ -18,6 +18,7 @@ __all__ = ["COMMANDS", "LazyGroup", "cli", "load_command", "main"]
 COMMANDS = {
     "demo": "Fetch the demo model, export it, run it and write a report.",
     "export": "Turn a checkpoint into a bundle.",
+    "build": "Build TensorRT engines into a bundle.",
     "run": "Continue a prompt.",
     "chat": "Talk with the model.",
     "serve": "Answer OpenAI's API over HTTP, with a web page.",

@@ -13,9 +13,6 @@ _UNBUILT = (
     ("three_level", True, "--three-level is not built yet: leave it out, drafts are checked by FP16 directly"),
     ("engine", "tensorrt", "--engine tensorrt is not built yet: use auto, onnxruntime or torch"),
 )
-_UNBUILT_IF_GIVEN = (
-    ("tensorrt", "--tensorrt is not built yet: export without it, the ONNX graphs run on ONNX Runtime"),
-)
 
 
 def refuse_unbuilt(values: Mapping[str, Any]) -> None:
@@ -26,7 +23,4 @@ def refuse_unbuilt(values: Mapping[str, Any]) -> None:
     """
     for name, value, sentence in _UNBUILT:
         if values.get(name) == value:
-            raise ConfigError(sentence)
-    for name, sentence in _UNBUILT_IF_GIVEN:
-        if values.get(name) is not None:
             raise ConfigError(sentence)

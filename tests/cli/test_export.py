@@ -81,7 +81,8 @@ def test_quiet_says_nothing(exports: SimpleNamespace, invoke: Callable[..., Any]
         (("model",), "Missing option '-o' / '--output'"),
         (("model", "-o", "x", "--quantizer", "awq"), "'awq' is not one of 'rtn', 'clip', 'gptq'"),
         (("model", "-o", "x", "--group-size", "48"), "'48' is not one of '32', '64', '128'"),
-        (("model", "-o", "x", "--tensorrt", "89"), "--tensorrt is not built yet"),
+        (("model", "-o", "x", "--tensorrt", "sm77"), "--tensorrt 'sm77': no such GPU generation"),
+        (("model", "-o", "x", "--tensorrt", "7.5"), "--tensorrt sm75: GPUs of this generation have no INT4"),
     ],
 )
 def test_wrong_flags_are_refused(
