@@ -69,7 +69,7 @@ def build_app(
         task = asyncio.create_task(live())
         yield
         task.cancel()
-        await asyncio.wait((task,))
+        await asyncio.gather(task, return_exceptions=True)  # what went wrong is in room.failure
         await room.close()
 
     inner = Starlette(

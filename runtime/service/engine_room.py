@@ -72,6 +72,8 @@ class EngineRoom:
             await self.session.start()
             self.power = PowerWatch(self.session.session.meter)
             await self.session.call(self._warm_up)
+        except asyncio.CancelledError:
+            raise  # the server ends before it began
         except BaseException as error:
             self.failure = error
             self.phase = Phase.FAILED
