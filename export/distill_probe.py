@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgeprec.errors import ConfigError
 from edgeprec.export.distill_acceptance import Acceptance, count_acceptance
 from edgeprec.export.distill_data import continue_greedily
 from edgeprec.export.distill_model import Decoder
@@ -35,17 +34,12 @@ class Probe:
 
     @classmethod
     def of(cls, teacher: Decoder, codec: TextCodec, *, new_tokens: int) -> Probe:
-        """Let the target continue each prompt by ``new_tokens``.
+        """Let the target continue each prompt by ``new_tokens``, or by half of what it has room for if that is less.
 
-        Raises:
-            ConfigError: the target has no room for so many.
+        Of a prompt that would not fit beside them, the end is kept.
         """
+        new_tokens = min(new_tokens, teacher.config.max_positions // 2)
         room = teacher.config.max_positions - new_tokens
-        if room < 1:
-            raise ConfigError(
-                f"distill: probe_tokens is {new_tokens}, expected fewer than the target's "
-                f"{teacher.config.max_positions} positions"
-            )
         found = {}
         for kind in PromptKind:
             encode = codec.encode_chat if kind in _CHAT_KINDS else codec.encode

@@ -39,11 +39,13 @@ def package_folders(tree: Path) -> dict[str, Path]:
 
 
 def expected_files(tree: Path) -> set[str]:
-    """Return the paths the wheel must have: every file that lies directly in a package folder."""
+    """Return the paths the wheel must have: every file directly in a package folder or in a data folder below it."""
+    data = tomllib.loads((tree / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     return {
-        f"{name.replace('.', '/')}/{file.name}"
+        f"{name.replace('.', '/')}/{file.relative_to(folder).as_posix()}"
         for name, folder in package_folders(tree).items()
-        for file in folder.iterdir()
+        for pattern in ("*", *(pattern for pattern in data.get(name, ()) if "/" in pattern))
+        for file in folder.glob(pattern)
         if file.is_file() and file.suffix != ".pyc" and not file.name.startswith(".")
     }
 

@@ -28,7 +28,8 @@ def demo_command(**values: Any) -> None:
     """Fetch SmolLM2-135M (93 MB), export it, and run two prompts in mode exact and in plain FP16.
 
     Prints the text coloured by what produced each token, the speed of both, how many drafts were accepted, the share of
-    layer passes in INT4, and energy or why there is none. What was fetched and exported stays in $EDGEPREC_CACHE
+    layer passes in INT4, and energy or why there is none. Drafts come from a distilled draft where one ships with this
+    version, else from the model's own INT4 variant. What was fetched and exported stays in $EDGEPREC_CACHE
     (~/.cache/edgeprec), so a second run takes seconds.
 
     \b
@@ -43,6 +44,7 @@ def demo_command(**values: Any) -> None:
     from edgeprec.cli.json_output import print_json
     from edgeprec.cli.not_built import refuse_unbuilt
     from edgeprec.cli.output_file import check_writable
+    from edgeprec.cli.shipped_draft import describe_drafts, shipped_draft
 
     refuse_unbuilt(values)
     cache = cache_folder()
@@ -51,6 +53,7 @@ def demo_command(**values: Any) -> None:
     is_silent = values["quiet"] or values["as_json"]
     if not is_silent:
         click.echo(LICENSE_NOTE, err=True)
+        click.echo(describe_drafts(shipped_draft()), err=True)
     bundle = prepare_bundle(cache, is_quiet=is_silent)
     with open_session(bundle, values) as session:
         result = run_demo(session, max_new_tokens=values["max_new_tokens"], shows_text=not values["as_json"])

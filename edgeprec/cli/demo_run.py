@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,6 @@ import click
 
 from edgeprec.cli.comparison import compare, overall_speedup
 from edgeprec.cli.demo_model import BUNDLE_NAME, DOWNLOAD_MB, LICENSE_NOTE, fetch_checkpoint
-from edgeprec.extras import require_export_packages
 from edgeprec.cli.follow import follow
 from edgeprec.cli.output_file import write_whole
 from edgeprec.cli.printer import TextPrinter
@@ -19,8 +19,10 @@ from edgeprec.cli.progress import progress_bars, working
 from edgeprec.cli.render import legend
 from edgeprec.cli.report import ReportRun, render_report
 from edgeprec.cli.run_report import report_of, run_of
+from edgeprec.cli.shipped_draft import describe_drafts, is_made_with, shipped_draft
 from edgeprec.cli.stats import energy_details, stats_line
 from edgeprec.config import GenerationConfig, Mode
+from edgeprec.extras import require_export_packages
 from edgeprec.runtime.reply import FinishReason, Reply, TokenSource
 
 if TYPE_CHECKING:
@@ -36,14 +38,18 @@ _WARM_UP_TOKENS = 8
 
 
 def prepare_bundle(cache: Path, *, is_quiet: bool) -> Path:
-    """Return the demo bundle in ``cache``; fetch and export what is not there yet.
+    """Return the demo bundle in ``cache``; fetch and export what is not there yet, with the draft that ships.
+
+    A bundle that an earlier version made with another draft is made again.
 
     Raises:
         EngineError: the model is not in the cache and cannot be downloaded.
     """
-    bundle = cache / BUNDLE_NAME
+    bundle, draft = cache / BUNDLE_NAME, shipped_draft()
     if bundle.is_dir():
-        return bundle
+        if is_made_with(bundle, draft):
+            return bundle
+        shutil.rmtree(bundle)
     with working(f"fetching the model, {DOWNLOAD_MB} MB", is_quiet=is_quiet):
         checkpoint = fetch_checkpoint(cache)
     require_export_packages()
@@ -53,7 +59,7 @@ def prepare_bundle(cache: Path, *, is_quiet: bool) -> Path:
         return export_bundle(
             checkpoint,
             bundle,
-            draft="self",
+            draft="self" if draft is None else str(draft),
             resume=bundle.with_name(f"{bundle.name}.partial").exists(),
             progress=progress,
         )
@@ -88,7 +94,11 @@ class DemoResult:
     def write_report(self, session: Session, path: Path) -> None:
         """Write the HTML page."""
         report = report_of(
-            session, self.runs, title="EdgePrec demo: SmolLM2-135M", config=self.config, notes=[LICENSE_NOTE]
+            session,
+            self.runs,
+            title="EdgePrec demo: SmolLM2-135M",
+            config=self.config,
+            notes=[LICENSE_NOTE, describe_drafts(shipped_draft())],
         )
         write_whole(path, render_report(report))
 

