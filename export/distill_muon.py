@@ -62,4 +62,5 @@ def orthogonalize(matrix: Tensor) -> Tensor:
     for _ in range(_ITERATIONS):
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return (x.T if is_tall else x).float()
+    orthogonal: Tensor = (x.T if is_tall else x).float()
+    return orthogonal

@@ -43,5 +43,6 @@ class DraftOptimizer:
 
     def restore(self, states: Sequence[dict[str, Any]]) -> None:
         """Go on from a saved state."""
-        for part, state in zip((self._muon, self._adamw), states, strict=True):
-            part.load_state_dict(state)
+        muon, adamw = states
+        self._muon.load_state_dict(muon)
+        self._adamw.load_state_dict(adamw)
