@@ -12,7 +12,7 @@ from edgeprec.memory_plan import MemoryPlan
 from edgeprec.runtime.torch_space import SpaceForm
 from edgeprec.runtime.torch_weights import WeightForm
 
-__all__ = ["ModelForm", "bundle_forms", "form_of", "max_rows", "plan_pair"]
+__all__ = ["ModelForm", "bundle_forms", "cuda_allowance_bytes", "form_of", "max_rows", "plan_pair"]
 
 _MIB = 1 << 20
 _CUDA_BYTES = 160 * _MIB  # kernels, graphs and the allocator's rounding
@@ -41,6 +41,11 @@ class ModelForm:
         """Bytes a linear may take while it runs: partial sums in float32."""
         widest = max(self.space.config.linear_shape(name)[1] for name in ("qkv", "o", "gate_up", "down"))
         return _MOST_PARTS * self.space.max_rows * widest * 4
+
+
+def cuda_allowance_bytes() -> int:
+    """Return what kernels, graphs and the allocator's rounding may take on a GPU, besides arena and scratch."""
+    return _CUDA_BYTES
 
 
 def max_rows(*, context_tokens: int, sequences: int) -> int:
@@ -94,7 +99,9 @@ def bundle_forms(
 def plan_pair(bundle: Bundle, *, device: torch.device, context_tokens: int, sequences: int = 1) -> MemoryPlan:
     """Return the parts of what a pair takes; the arena is all of it but the allowance."""
     forms = bundle_forms(bundle, device=device, context_tokens=context_tokens, sequences=sequences)
-    allowance = (_CPU_BYTES if device.type == "cpu" else _CUDA_BYTES) + max(form.scratch_bytes for form in forms)
+    allowance = (_CPU_BYTES if device.type == "cpu" else cuda_allowance_bytes()) + max(
+        form.scratch_bytes for form in forms
+    )
     return MemoryPlan(
         context_tokens=context_tokens,
         fp16_bytes=sum(form.weights.fp16_bytes for form in forms),

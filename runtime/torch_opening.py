@@ -19,7 +19,7 @@ from edgeprec.runtime.torch_source import BundleSource
 from edgeprec.runtime.torch_space import take_buffers, take_cache
 from edgeprec.runtime.torch_weights import DecoderWeights, WeightSource, load_weights
 
-__all__ = ["build_engine", "open_torch_pair", "plan_torch_pair"]
+__all__ = ["build_engine", "engine_of", "open_torch_pair", "plan_torch_pair"]
 
 
 def plan_torch_pair(
@@ -101,8 +101,17 @@ def build_engine(
         BundleError: the source lacks a tensor.
         EngineError: the arena is smaller than ``form.arena_bytes``.
     """
-    device, space = arena.device, form.space
     weights = load_weights(source, form.weights, arena, target=target)
+    return weights, engine_of(weights, form, arena, use_graphs=use_graphs)
+
+
+def engine_of(weights: DecoderWeights, form: ModelForm, arena: Arena, *, use_graphs: bool = True) -> TorchEngine:
+    """Return an engine on loaded weights, with a cache and buffers of its own from ``arena``.
+
+    Raises:
+        EngineError: the arena is too small.
+    """
+    device, space = arena.device, form.space
     model = TorchModel(
         config=space.config, weights=weights, cache=take_cache(space, arena), buffers=take_buffers(space, arena)
     )
@@ -122,4 +131,4 @@ def build_engine(
     )
     io = GpuIo(slots, space.max_rows, device) if is_gpu else HostIo(slots)
     graphs = GraphCache(CudaCapture(device) if is_gpu and use_graphs else None)
-    return weights, TorchEngine(model, io, graphs, info)
+    return TorchEngine(model, io, graphs, info)

@@ -1,0 +1,244 @@
+"""What only a GPU can show of the torch engine: the same bits in any pass, with graphs and without, in a batch of 64.
+
+Weights are random at the shapes of an 8B model, a few layers deep; ``scripts/test_gpu`` runs this file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from edgeprec.architecture import ModelConfig
+from edgeprec.precision import Plan, Precision
+from edgeprec.runtime.engine_torch import TorchEngine
+from edgeprec.runtime.passes import WeightBits
+from edgeprec.runtime.session import Session
+from edgeprec.runtime.torch_arena import Arena
+from edgeprec.runtime.torch_memory import ModelForm, cuda_allowance_bytes, form_of
+from edgeprec.runtime.torch_opening import build_engine, engine_of
+from edgeprec.runtime.torch_weights import DecoderWeights
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+LAYERS, VOCABULARY, CONTEXT, BATCH = 4, 32_000, 1024, 64
+FP16 = Plan.uniform(Precision.FP16, num_layers=LAYERS)
+INT4 = Plan.uniform(Precision.INT4, num_layers=LAYERS)
+MIXED = Plan((True, False, True, True, False))
+TEXT = [int(token) for token in np.random.default_rng(1).integers(0, VOCABULARY, CONTEXT)]
+ROWS = [*range(1, 17), 33, 64]
+
+
+def load_script(name: str) -> ModuleType:
+    """Import a file of ``scripts`` once."""
+    if name not in sys.modules:
+        found = spec_from_file_location(name, Path(__file__).parents[2] / "scripts" / f"{name}.py")
+        assert found is not None
+        assert found.loader is not None
+        sys.modules[name] = module_from_spec(found)
+        found.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+class Rig(NamedTuple):
+    """One set of weights in three engines: with graphs, without, and for 64 sequences."""
+
+    graphs: TorchEngine
+    eager: TorchEngine
+    batch: TorchEngine
+    draft: TorchEngine
+
+
+def form(config: ModelConfig, *, sequences: int = 1, context: int = CONTEXT) -> ModelForm:
+    """Return what a model takes on the GPU."""
+    return form_of(
+        config,
+        device=torch.device("cuda", 0),
+        group_size=128,
+        has_zeros=False,
+        context_tokens=context,
+        sequences=sequences,
+    )
+
+
+def load(config: ModelConfig, seed: int = 0) -> tuple[DecoderWeights, TorchEngine]:
+    """Draw a model on the GPU."""
+    device, made = torch.device("cuda", 0), form(config)
+    source = load_script("synthetic_weights").SyntheticSource(config, device, seed=seed)
+    return build_engine(source, made, Arena(made.arena_bytes, device))
+
+
+def another(weights: DecoderWeights, config: ModelConfig, *, sequences: int = 1, use_graphs: bool) -> TorchEngine:
+    """Return an engine on the same weights."""
+    made = form(config, sequences=sequences)
+    arena = Arena(made.space.cache_bytes + made.space.buffer_bytes, torch.device("cuda", 0))
+    return engine_of(weights, made, arena, use_graphs=use_graphs)
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[Rig]:
+    """Load a target of 8B shapes and a draft model of 1B shapes."""
+    synthetic = load_script("synthetic_weights")
+    config = replace(synthetic.LLAMA_8B, num_layers=LAYERS, vocab_size=VOCABULARY)
+    weights, graphs = load(config)
+    _, draft = load(replace(synthetic.LLAMA_1B, num_layers=2, vocab_size=VOCABULARY), seed=1)
+    eager = another(weights, config, use_graphs=False)
+    batch = another(weights, config, sequences=BATCH, use_graphs=True)
+    for engine in (graphs, draft):
+        engine.warm_up()
+    yield Rig(graphs, eager, batch, draft)
+    for engine in (graphs, eager, batch, draft):
+        engine.close()
+
+
+def in_pieces(engine: TorchEngine, end: int, size: int, plan: Plan = FP16, start: int = 0) -> Any:
+    """Run TEXT[start:end] in passes of ``size`` rows and return all logits."""
+    pieces = []
+    for position in range(start, end, size):
+        rows = TEXT[position : min(position + size, end)]
+        pieces.append(engine.forward(rows, position=position, plan=plan).logits.copy())
+    return np.concatenate(pieces)
+
+
+def test_logits_are_the_cpus(rig: Rig) -> None:
+    """A small model of the same draws on a CPU in float32: FP16 differs by rounding, in every plan."""
+    synthetic = load_script("synthetic_weights")
+    config = replace(synthetic.LLAMA_1B, hidden_size=512, num_heads=16, head_dim=32, intermediate_size=1408)
+    config = replace(config, num_layers=LAYERS, vocab_size=1000)
+    results: list[Any] = []
+    for place in ("cpu", "cuda"):
+        device = torch.device(place, 0) if place == "cuda" else torch.device(place)
+        made = form_of(config, device=device, group_size=128, has_zeros=False, context_tokens=300)
+        source = synthetic.SyntheticSource(config, torch.device("cpu"))
+        _, engine = build_engine(source, made, Arena(made.arena_bytes, device))
+        text = [token % 1000 for token in TEXT[:192]]
+        results.append([])
+        for plan in (FP16, INT4, MIXED):
+            for start in range(0, 192, 16 if plan is not FP16 else 64):
+                rows = text[start : start + (16 if plan is not FP16 else 64)]
+                logits = engine.forward(rows, position=start, plan=plan).logits
+            results[-1].append(logits.copy())
+        engine.close()
+    for cpu, gpu in zip(*results, strict=True):
+        difference = np.abs(cpu - gpu)
+        print(f"max difference {difference.max():.4f}, mean {difference.mean():.5f}")  # noqa: T201, shown on failure
+        assert difference.max() < 0.02 * np.abs(cpu).max()
+
+
+def test_rows_have_the_same_bits_in_any_pass(rig: Rig) -> None:
+    """1 to 16 rows, prefill's 64 and one between, across a split of attention: run, captured and replayed."""
+    whole = in_pieces(rig.graphs, 192, 64)
+    for size in ROWS:
+        for _ in range(3):  # an ordinary run, a capture, a replay
+            again = in_pieces(rig.graphs, 192, size, start=96)
+            assert np.array_equal(again, whole[96:]), f"{size} rows"
+    assert rig.graphs.info.fallbacks == ()
+    assert rig.graphs.graph_report.captured > len(ROWS)
+
+
+def test_graphs_change_no_bit(rig: Rig) -> None:
+    """The engine without graphs gives the same logits, in FP16, INT4 and a mixed plan."""
+    for plan in (FP16, INT4, MIXED):
+        for engine in (rig.graphs, rig.eager):
+            in_pieces(engine, 128, 64)
+        for size in (1, 1, 1, 5, 16):
+            pair = [in_pieces(engine, 144, size, plan, start=128) for engine in (rig.graphs, rig.eager)]
+            assert np.array_equal(*pair), f"{plan}, {size} rows"
+    assert rig.eager.graph_report.captured == 0
+
+
+def test_drafts_are_single_steps(rig: Rig) -> None:
+    """A chunk in one graph gives the tokens, entropies and margins of single INT4 steps, again and again."""
+    for count in (1, 3, 8):
+        for _ in range(3):
+            in_pieces(rig.graphs, 100, 64)
+            drafted = rig.graphs.draft(TEXT[100:102], position=100, plan=INT4, count=count, vocabulary=VOCABULARY)
+        in_pieces(rig.eager, 100, 64)
+        fed, position, expected = TEXT[100:102], 100, []
+        for _ in range(count):
+            expected.append(rig.eager.forward(fed, position=position, plan=INT4).facts(-1))
+            position += len(fed)
+            fed = [expected[-1].argmax]
+        assert list(drafted) == expected
+
+
+def test_rollback_leaves_nothing_behind(rig: Rig) -> None:
+    """INT4 drafts and wrong tokens beyond a position change no bit of FP16's rows."""
+    whole = in_pieces(rig.graphs, 80, 16)
+    rig.graphs.draft(TEXT[60:61], position=60, plan=INT4, count=8, vocabulary=VOCABULARY)
+    rig.graphs.forward([7] * 12, position=62, plan=FP16)
+    assert np.array_equal(in_pieces(rig.graphs, 80, 4, start=60), whole[60:])
+
+
+def test_batch_of_64_has_the_bits_of_one(rig: Rig) -> None:
+    """Every sequence at a position of its own, some left out, one and four rows at a time."""
+    starts = [(7 * index) % 40 for index in range(BATCH)]
+    texts = [TEXT[start : start + 150 - start] for start in starts]
+    for position in range(0, 160, 4):
+        rows = [text[position : position + 4] if position + 4 <= len(text) - 5 else [] for text in texts]
+        if any(rows):
+            rig.batch.forward_batch(rows, positions=[position] * BATCH, plan=FP16)
+    done = [next(p for p in range(0, 200, 4) if p + 4 > len(text) - 5) for text in texts]
+    for rows in (1, 1, 1, 4):
+        step = rig.batch.forward_batch(
+            [text[at : at + rows] for text, at in zip(texts, done, strict=True)], positions=done, plan=FP16
+        ).step
+        logits = step.logits.reshape(BATCH, rows, -1)
+        for index in range(0, BATCH, 9):
+            text, at = texts[index], done[index]
+            for position in range(0, at, 64):
+                rig.graphs.forward(text[position : min(position + 64, at)], position=position, plan=FP16)
+            alone = rig.graphs.forward(text[at : at + rows], position=at, plan=FP16).logits
+            assert np.array_equal(alone, logits[index]), f"sequence {index}, {rows} rows"
+
+
+def test_exact_is_fp16(rig: Rig, fake_text: ModuleType) -> None:
+    """Twenty prompts of random ids, whoever drafts and however far: plain FP16's tokens."""
+    session = Session(
+        engine=rig.graphs,
+        tokenizer=fake_text.letters(),
+        target_bits=WeightBits(weights=(1,) * (LAYERS + 1), int4_bits=4.5),
+        draft_engine=rig.draft,
+        draft_bits=WeightBits(weights=(1, 1, 1), int4_bits=4.5),
+    )
+    common: dict[str, Any] = {"max_new_tokens": 64, "ignore_eos": True}
+    accepted = 0
+    for index in range(20):
+        prompt = [token % 26 for token in TEXT[index * 30 : index * 30 + 25]]
+        plain = session.generate(prompt, mode="fp16", **common)
+        settings = [("self", None), ("self", 3), ("self", 7), ("model", 5), ("ngram", None)][index % 5]
+        reply = session.generate(prompt, mode="exact", drafter=settings[0], draft_length=settings[1], **common)
+        assert reply.tokens == plain.tokens, f"prompt {index}, {settings}"
+        assert reply.stats.fallbacks == () or "graphs" not in " ".join(reply.stats.fallbacks)
+        accepted += reply.stats.accepted
+    assert accepted > 0
+
+
+def test_memory_plan_is_what_the_driver_reports() -> None:
+    """Arena and allowance against free memory before and after, within 5 %."""
+    config = replace(load_script("synthetic_weights").LLAMA_8B, num_layers=8, vocab_size=VOCABULARY)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before, _ = torch.cuda.mem_get_info()
+    _, engine = load(config)
+    torch.cuda.empty_cache()
+    engine.warm_up()
+    in_pieces(engine, 256, 64)
+    torch.cuda.synchronize()
+    after, _ = torch.cuda.mem_get_info()
+    made = form(config)
+    planned = made.arena_bytes + made.scratch_bytes + cuda_allowance_bytes()
+    print(f"planned {planned / 2**20:.0f} MiB, driver {(before - after) / 2**20:.0f} MiB")  # noqa: T201, shown on failure
+    assert abs(before - after - planned) < 0.05 * planned
+    engine.close()
