@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.resources import files as resource
 from types import ModuleType
 
 import pytest
@@ -14,7 +15,9 @@ from edgeprec.export.distill_data import encode_text
 from edgeprec.export.distill_prompts import PromptWriter, TextCodec
 from edgeprec.export.distill_sampling import Row
 from edgeprec.export.tokenizer_files import TokenizerFiles
+from edgeprec.prompts import PromptSet, load_prompts
 
+PROMPTS: tuple[PromptSet, ...] = ("tuning", "test")
 GENERATION = {"eos_token_ids": [2, 0], "bos_token_id": 0, "add_bos_token": False, "bos_token": "<|endoftext|>"}
 
 
@@ -108,10 +111,24 @@ def test_an_empty_or_tiny_text_is_refused(codec: TextCodec, text: str) -> None:
         encode_text(codec, text)
 
 
+def words(text: str) -> set[tuple[str, ...]]:
+    """Return every run of six words; five meet by chance in "what is wrong with this"."""
+    parts = text.lower().split()
+    return {tuple(parts[start : start + 6]) for start in range(len(parts) - 5)}
+
+
+def test_nothing_that_is_measured_is_trained_on() -> None:
+    """No six words in a row of the prompts for tuning and test stand in the seeds or the packaged text."""
+    measured = set().union(*(words(prompt.text) for which in PROMPTS for prompt in load_prompts(which)))
+    seeds = json.loads(resource("edgeprec.export").joinpath("distill_seeds.json").read_text(encoding="utf-8"))
+    packaged = resource("edgeprec.export").joinpath("calibration_text.txt").read_text(encoding="utf-8")
+    learned = set().union(*(words(text) for texts in seeds.values() for text in texts)) | words(packaged)
+    assert len(measured) > 1000
+    assert not measured & learned
+
+
 def test_the_seeds_are_distinct_lines() -> None:
     """A seed that stands twice would be asked twice as often."""
-    from importlib.resources import files as resource
-
     seeds: dict[str, Sequence[str]] = json.loads(
         resource("edgeprec.export").joinpath("distill_seeds.json").read_text(encoding="utf-8")
     )

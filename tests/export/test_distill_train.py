@@ -163,6 +163,21 @@ def test_time_ends_a_run_and_sets_its_learning_rate(make_run: Callable[..., Trai
     assert group["lr"] == pytest.approx(5e-3 * 0.02, rel=0.3)
 
 
+def test_a_killed_run_by_time_has_the_time_that_was_left(make_run: Callable[..., TrainingRun]) -> None:
+    """The clock goes on where the last checkpoint was, not at the beginning."""
+
+    def run(**changes: Any) -> TrainingRun:
+        ticks = iter(float(tick) for tick in range(10_000))
+        return make_run(pace=Pace(steps=None, seconds=40.0), clock=lambda: next(ticks), **changes)
+
+    with pytest.raises(Killed):
+        run(progress=kill_at(25)).run()
+    events: list[ProgressEvent] = []
+    assert run(progress=events.append).run().step == 40
+    assert events[0].done == 25  # the checkpoint was made after 24 seconds
+    assert len(events) == 16
+
+
 def test_no_time_left_is_said_before_training(make_run: Callable[..., TrainingRun]) -> None:
     """Drawing text may use everything up on a slow machine; the text is kept."""
     with pytest.raises(ConfigError, match="was used up before training began: repeat the command with --resume"):
