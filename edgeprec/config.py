@@ -60,6 +60,9 @@ class DraftRule(StrEnum):
     FIXED = "fixed"
 
 
+_LEAST_TEMPERATURE = 1e-4  # below it float32 quotients of logits overflow
+
+
 def _check(ok: bool, owner: str, name: str, value: object, expected: str) -> None:
     if not ok:
         raise ConfigError(f"{owner}: {name} is {value!r}, expected {expected}")
@@ -86,15 +89,17 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         _check(0.0 <= self.temperature <= 10.0, "sampling", "temperature", self.temperature, "0 to 10")
+        can_divide = self.temperature == 0.0 or self.temperature >= _LEAST_TEMPERATURE
+        _check(can_divide, "sampling", "temperature", self.temperature, f"0 or at least {_LEAST_TEMPERATURE}")
         _check(0.0 < self.top_p <= 1.0, "sampling", "top_p", self.top_p, "above 0, at most 1")
         _check(self.top_k >= 0, "sampling", "top_k", self.top_k, "0 (off) or more")
         _check(0.0 <= self.min_p < 1.0, "sampling", "min_p", self.min_p, "0 to below 1")
         _check(
-            0.0 < self.repetition_penalty <= 10.0,
+            0.01 <= self.repetition_penalty <= 10.0,
             "sampling",
             "repetition_penalty",
             self.repetition_penalty,
-            "above 0, at most 10",
+            "0.01 to 10",
         )
         _check(self.seed is None or 0 <= self.seed < 2**64, "sampling", "seed", self.seed, "0 to 2**64 - 1")
 

@@ -88,6 +88,13 @@ class AsyncGeneration:
             raise EdgePrecError("the generation was cancelled before it began")
         return self._ended.result()
 
+    async def settled(self) -> Reply | None:
+        """Wait for the end and return the reply, None where there is none; nothing is raised."""
+        assert self._ended is not None
+        await asyncio.wait([self._ended])
+        has_none = self._ended.cancelled() or self._ended.exception() is not None
+        return None if has_none else self._ended.result()
+
     def __aiter__(self) -> AsyncIterator[TokenEvent]:
         return self._iterate()
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 
-from edgeprec.errors import EdgePrecError
 from edgeprec.runtime.async_generation import AsyncGeneration
 from edgeprec.runtime.async_session import AsyncSession, QueueFull
 from edgeprec.runtime.service.asked import Asked
@@ -127,10 +126,9 @@ class EngineRoom:
 
     async def _note_end(self, job: AsyncGeneration) -> None:
         """Count and trace a generation once it has ended, whoever still wants to know of it."""
-        try:
-            reply = await job.reply()
-        except EdgePrecError:
-            return  # whoever asked has been told
+        reply = await job.settled()
+        if reply is None:
+            return  # whoever asked has been told why
         self.metrics.count_reply(reply, job)
         self._mean_reply_s += 0.2 * (reply.stats.prefill_s + reply.stats.decode_s - self._mean_reply_s)
         if self._trace is not None and job.generation is not None:

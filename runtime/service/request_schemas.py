@@ -49,7 +49,7 @@ _COMMON: dict[str, dict[str, Any]] = {
         "type": "number",
         "minimum": 0,
         "maximum": 2,
-        "description": "0 always takes the most probable token. Without it, what the server was started with.",
+        "description": "0, or 0.0001 to 2. 0 always takes the most probable token. Not given: the server's setting.",
     },
     "top_p": {"type": "number", "exclusiveMinimum": 0, "maximum": 1, "description": "Nucleus sampling."},
     "top_k": {
@@ -66,7 +66,7 @@ _COMMON: dict[str, dict[str, Any]] = {
     },
     "repetition_penalty": {
         "type": "number",
-        "exclusiveMinimum": 0,
+        "minimum": 0.01,
         "maximum": 10,
         "description": "Above 1 makes used tokens less likely. Not a field of OpenAI's.",
     },

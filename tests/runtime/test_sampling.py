@@ -236,3 +236,19 @@ def test_distribution_equals_hugging_face(settings: dict[str, float]) -> None:
         got = Sampler(config, 200).distribution(row, history=history)
         difference = np.abs(got - expected)
         assert difference.max() < 1e-5, f"max {difference.max()}, mean {difference.mean()}"
+
+
+@pytest.mark.parametrize(
+    "values", [{"temperature": 1e-5}, {"temperature": 5e-324}, {"repetition_penalty": 1e-3}, {"temperature": -1e-3}]
+)
+def test_settings_that_would_overflow_are_refused(values: dict[str, float]) -> None:
+    """A quotient of logits beyond float32 is no score: 0 is the way to ask for the most probable token."""
+    with pytest.raises(ConfigError, match="expected 0"):
+        SamplingConfig(**values)
+
+
+@pytest.mark.parametrize("values", [{"temperature": 1e-4}, {"temperature": 1.0, "repetition_penalty": 0.01}])
+def test_the_least_settings_still_choose(values: dict[str, float]) -> None:
+    """At the edge of the range scores stay finite."""
+    sampler = Sampler(SamplingConfig(seed=1, **values), 4)
+    assert sampler.choose(np.array([80.0, -80.0, 3.0, 0.0], np.float32), position=3, history=[1, 2]) in range(4)
