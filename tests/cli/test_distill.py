@@ -122,3 +122,42 @@ def test_errors_are_one_line(
     distills.error = error
     outcome = invoke("distill", "model", "-o", "draft")
     assert (outcome.code, outcome.err) == (code, f"edgeprec: {error}\n")
+
+
+def test_from_target_to_text_on_the_command_line(
+    make_checkpoint: Callable[..., Path], invoke: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Distill, export with the draft, verify, inspect and run with it: FP16's tokens."""
+    target = str(make_checkpoint(tmp_path / "target", hidden_size=64, num_heads=2, max_positions=96))
+    draft, pair = str(tmp_path / "draft"), str(tmp_path / "pair.edgeprec")
+    flags = ("--layers", "1", "--steps", "4", "--sample-tokens", "400", "--sample-rows", "8", "--sequence-tokens", "24")
+    made = invoke("distill", target, "-o", draft, *flags, "--rows-per-step", "8", "--device", "cpu")
+    assert made.code == 0, made.err
+    assert "on this CPU drawing text from the target takes about" in made.err
+    assert invoke("export", target, "--draft", draft, "-o", pair, "--quiet").code == 0
+    assert invoke("verify", pair).code == 0
+    facts = json.loads(invoke("inspect", pair, "--json").out)
+    assert facts["models"]["draft"]["sharing"] == {"embedding": "target", "head": "target"}
+    run = ("run", pair, "-p", "hello there", "-n", "16", "--ignore-eos", "--json")
+    plain, drafted = (
+        json.loads(invoke(*run, *more).out)
+        for more in (("--mode", "fp16"), ("--drafter", "model", "--draft-length", "3"))
+    )
+    assert drafted["token_sha256"] == plain["token_sha256"]
+    assert drafted["stats"]["drafted"] > 0
+
+
+def test_a_draft_of_another_target_is_exit_code_2(
+    make_checkpoint: Callable[..., Path], invoke: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The sentence names draft, its target and the one it was given for."""
+    target, other = (
+        str(make_checkpoint(tmp_path / name, seed=seed, max_positions=64))
+        for seed, name in enumerate(("mine", "yours"))
+    )
+    flags = ("--layers", "1", "--steps", "1", "--sample-tokens", "200", "--sample-rows", "8", "--sequence-tokens", "24")
+    draft = str(tmp_path / "small")
+    assert invoke("distill", target, "-o", draft, *flags, "--device", "cpu", "--quiet").code == 0
+    outcome = invoke("export", other, "--draft", draft, "-o", str(tmp_path / "pair.edgeprec"))
+    assert outcome.code == 2
+    assert "the draft small was made for mine, whose embedding or head is not that of yours" in outcome.err
