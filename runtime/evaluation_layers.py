@@ -22,7 +22,7 @@ from edgeprec.runtime.fidelity import Fidelity, Logits, RowComparison, compare_r
 from edgeprec.runtime.session import Session
 from edgeprec.runtime.token_match import TokenMatch, match_tokens
 
-__all__ = ["LayerFidelity", "gated_plan", "layer_counts", "measure_layers"]
+__all__ = ["LayerFidelity", "force_texts", "gated_plan", "layer_counts", "measure_layers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def measure_layers(
 ) -> tuple[LayerFidelity, ...]:
     """Measure every number of gated layers on every text; the last row has the head in INT4 too."""
     counts = (*layer_counts(session.info.num_layers), None)
-    forced = _force_all(session, texts, counts, progress)
+    forced = force_texts(session, texts, counts, progress=progress)
     rows = []
     for index, count in enumerate(counts):
         progress("decode", index, len(counts))
@@ -87,8 +87,8 @@ def measure_layers(
     return tuple(rows)
 
 
-def _force_all(
-    session: Session, texts: Sequence[EvaluationText], counts: Sequence[int | None], progress: Progress
+def force_texts(
+    session: Session, texts: Sequence[EvaluationText], counts: Sequence[int | None], *, progress: Progress
 ) -> list[tuple[Fidelity, Fidelity]]:
     """Return, for each number of gated layers, the fidelity on prompts and on replies."""
     sums = [(Fidelity(), Fidelity())] * len(counts)
