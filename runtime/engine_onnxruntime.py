@@ -21,7 +21,7 @@ from edgeprec.errors import EngineError, MissingDependency
 from edgeprec.precision import Plan
 from edgeprec.runtime.engine import EngineInfo, StepResult
 
-__all__ = ["MAX_ROWS", "OnnxRuntimeEngine", "cache_bytes"]
+__all__ = ["MAX_ROWS", "OnnxRuntimeEngine", "cache_bytes", "onnxruntime_errors"]
 
 MAX_ROWS = 64
 _INT8_ACTIVATIONS = "4"  # MatMulNBits accuracy level: INT4 x INT8 dot products, the fast CPU path
@@ -84,7 +84,7 @@ class OnnxRuntimeEngine:
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", _INT8_ACTIVATIONS)
         try:
             session = runtime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
-        except _onnxruntime_errors() as error:
+        except onnxruntime_errors() as error:
             raise EngineError(f"onnxruntime {runtime.__version__} cannot load {graph}: {_first_line(error)}") from error
         return cls(session, config, context_tokens=context_tokens, ortvalue=runtime.OrtValue.ortvalue_from_numpy)
 
@@ -106,7 +106,7 @@ class OnnxRuntimeEngine:
         self._gate[:] = plan.gates
         try:
             self._session.run_with_iobinding(binding.io)
-        except _onnxruntime_errors() as error:
+        except onnxruntime_errors() as error:
             raise EngineError(f"onnxruntime failed at position {position}: {_first_line(error)}") from error
         return StepResult(binding.logits[0, :rows])
 
@@ -161,7 +161,7 @@ def _import_onnxruntime() -> Any:
     return onnxruntime
 
 
-def _onnxruntime_errors() -> tuple[type[Exception], ...]:
+def onnxruntime_errors() -> tuple[type[Exception], ...]:
     """ONNX Runtime raises its own classes at load and RuntimeError from a bound run."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
 from edgeprec.available_memory import AvailableMemory, read_available_memory
-from edgeprec.bundle import Bundle
+from edgeprec.bundle import Bundle, BundleModel
 from edgeprec.errors import ConfigError, EngineError, MissingDependency
-from edgeprec.memory_plan import ONNXRUNTIME_CPU, MemoryPlan, require_memory
+from edgeprec.memory_plan import (
+    ONNXRUNTIME_CPU,
+    MemoryPlan,
+    MemoryProfile,
+    check_context,
+    plan_memory,
+    require_memory,
+)
 from edgeprec.runtime.engine import Engine
 
 __all__ = [
@@ -22,9 +31,25 @@ __all__ = [
     "resolve_engine",
 ]
 
-ENGINES = ("auto", "onnxruntime", "torch")
-PROVIDERS = {"onnxruntime": ("cpu",), "torch": ("cpu", "cuda")}
+ENGINES = ("auto", "onnxruntime", "torch", "tensorrt")
+PROVIDERS = {
+    "onnxruntime": ("cpu", "cuda", "tensorrt", "nvtensorrtrtx"),
+    "torch": ("cpu", "cuda"),
+    "tensorrt": ("cuda",),
+}
 DEFAULT_CONTEXT_TOKENS = 4096
+NVIDIA_GPU = MemoryProfile(  # FP16 compute; not measured on a GPU yet
+    engine="FP16 on a GPU",
+    fp16_bytes_per_weight=2.0,
+    shared_fp16_bytes_per_weight=2.0,
+    int4_bytes_per_byte=1.0,
+    embedding_bytes_per_weight=2.0,
+    copies_tied_head=True,
+    packs_shared_head=True,
+    cache_bytes_per_value=2,
+    logits_rows=128,
+    base_bytes=512 << 20,
+)
 _GPU_NODES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/nvmap", "/dev/dxg")
 
 
@@ -59,8 +84,10 @@ def computes_on_gpu(engine: str, provider: str | None = None) -> bool:
     Raises:
         EngineError, MissingDependency: it cannot be used here.
     """
+    if engine == "tensorrt":
+        return True
     if engine != "torch":
-        return False
+        return provider not in (None, "cpu")
     _require_torch()
     from edgeprec.runtime.torch_device import choose_device
 
@@ -88,6 +115,9 @@ def plan_engine_memory(
 
         return plan_torch_pair(bundle, context_tokens=context_tokens, provider=provider)
     entries = [model.entry for model in bundle.models]
+    if computes_on_gpu(engine, provider):
+        check_context(entries, context_tokens)  # the engine compares with the GPU's free memory itself
+        return plan_memory(entries, profile=NVIDIA_GPU, context_tokens=context_tokens)
     return require_memory(
         entries,
         profile=ONNXRUNTIME_CPU,
@@ -120,7 +150,28 @@ def open_engines(
         from edgeprec.runtime.torch_opening import open_torch_pair
 
         return open_torch_pair(bundle, context_tokens=context_tokens, provider=provider, threads=threads)
+    if name == "tensorrt":
+        from edgeprec.runtime.engine_tensorrt import TensorRtEngine
+
+        return _open_each(bundle, lambda model: TensorRtEngine.open(model, context_tokens=context_tokens))
+    if provider not in (None, "cpu"):
+        from edgeprec.runtime.engine_onnxruntime_gpu import OnnxRuntimeGpuEngine
+
+        return _open_each(
+            bundle, lambda model: OnnxRuntimeGpuEngine.open(model, provider=provider, context_tokens=context_tokens)
+        )
     return _open_onnxruntime(bundle, context_tokens=context_tokens, threads=threads)
+
+
+def _open_each(bundle: Bundle, open_model: Callable[[BundleModel], Engine]) -> tuple[Engine, ...]:
+    """Open every model; where a later one cannot be, the earlier ones are closed."""
+    with ExitStack() as opened:
+        engines: list[Engine] = []
+        for model in bundle.models:
+            engines.append(open_model(model))
+            opened.callback(engines[-1].close)
+        opened.pop_all()
+        return tuple(engines)
 
 
 def _open_onnxruntime(bundle: Bundle, *, context_tokens: int, threads: int | None) -> tuple[Engine, ...]:

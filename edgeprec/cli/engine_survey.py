@@ -54,5 +54,15 @@ def _torch() -> tuple[bool, str]:
 
 
 def _tensorrt() -> tuple[bool, str]:
-    found = [name for name in ("tensorrt", "tensorrt_rtx") if find_spec(name) is not None]
-    return False, f"{found[0]} is installed; this version has no engine for it" if found else "not installed"
+    from edgeprec.cuda_library import gpu_sm
+    from edgeprec.errors import DeviceError, MissingDependency
+    from edgeprec.tensorrt_library import find_tensorrt
+
+    try:
+        library = find_tensorrt(purpose="the tensorrt engine")
+    except MissingDependency:
+        return False, "not installed: pip install 'edgeprec[tensorrt]', or the TensorRT of JetPack"
+    try:
+        return True, f"{library.kind} {library.version}, GPU of {gpu_sm()}"
+    except (DeviceError, MissingDependency) as error:
+        return False, f"{library.kind} {library.version} builds engines here; cannot run them: {error}"

@@ -9,10 +9,7 @@ from edgeprec.errors import ConfigError
 
 __all__ = ["refuse_unbuilt"]
 
-_UNBUILT = (
-    ("three_level", True, "--three-level is not built yet: leave it out, drafts are checked by FP16 directly"),
-    ("engine", "tensorrt", "--engine tensorrt is not built yet: use auto, onnxruntime or torch"),
-)
+_UNBUILT = (("three_level", True, "--three-level is not built yet: leave it out, drafts are checked by FP16 directly"),)
 
 
 def refuse_unbuilt(values: Mapping[str, Any]) -> None:

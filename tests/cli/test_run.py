@@ -90,7 +90,6 @@ def test_a_file_holds_the_prompt(fake_api: Any, invoke: Callable[..., Any], tmp_
         (("extra", "-p", "a"), None, "'extra' is not '-'"),
         (("-p", "a", "--three-level"), None, "--three-level is not built yet"),
         (("-p", "a", "--power-budget", "0"), None, "power_budget_w is 0.0, expected more than 0 watts"),
-        (("-p", "a", "--engine", "tensorrt"), None, "--engine tensorrt is not built yet"),
         (("-p", "a", "--temperature", "99"), None, "temperature is 99.0, expected 0 to 10"),
         (("-p", "a", "--trace", "no/such/folder.jsonl"), None, "the folder no/such does not exist"),
         (("-p", "a", "--report", "/"), None, "--report / is a folder, expected a file name"),

@@ -9,7 +9,7 @@ import pytest
 
 from edgeprec.available_memory import AvailableMemory
 from edgeprec.bundle import Bundle
-from edgeprec.errors import ConfigError, MemoryBudgetError, MissingDependency
+from edgeprec.errors import ConfigError, EngineError, MemoryBudgetError, MissingDependency
 from edgeprec.runtime import engines
 from edgeprec.runtime.engines import (
     computes_on_gpu,
@@ -56,8 +56,9 @@ def test_auto_is_torch_only_with_a_gpu(gpu: Callable[[bool], None]) -> None:
     )
     gpu(False)
     assert resolve_engine("auto") == "onnxruntime"
-    with pytest.raises(ConfigError, match="provider is 'cuda', expected one of cpu with the engine onnxruntime"):
-        resolve_engine("auto", "cuda")
+    assert resolve_engine("auto", "cuda") == "onnxruntime"
+    with pytest.raises(ConfigError, match="provider is 'cpu', expected one of cuda with the engine tensorrt"):
+        resolve_engine("tensorrt", "cpu")
 
 
 def test_a_cpu_without_device_files_does_not_import_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,10 +68,13 @@ def test_a_cpu_without_device_files_does_not_import_torch(monkeypatch: pytest.Mo
     assert resolve_engine() == "onnxruntime"
 
 
-def test_only_torch_on_a_gpu_is_metered_as_one() -> None:
+def test_only_what_runs_on_a_gpu_is_metered_as_one() -> None:
     """A CPU engine is not billed with the GPU's joules."""
     assert not computes_on_gpu("onnxruntime")
     assert not computes_on_gpu("torch", "cpu")
+    assert not computes_on_gpu("onnxruntime", "cpu")
+    assert computes_on_gpu("onnxruntime", "cuda")
+    assert computes_on_gpu("tensorrt")
 
 
 def test_torch_that_is_not_installed(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +89,7 @@ def test_torch_that_is_not_installed(bundle: Bundle, monkeypatch: pytest.MonkeyP
             ask()
 
 
-@pytest.mark.parametrize("name", ["", "tensorrt", "TORCH", "ONNXRUNTIME"])
+@pytest.mark.parametrize("name", ["", "openvino", "TORCH", "ONNXRUNTIME"])
 def test_unknown_engine_is_named(bundle: Bundle, name: str) -> None:
     """The message lists what there is."""
     with pytest.raises(ConfigError, match=f"engine is '{name}', expected one of auto, onnxruntime, torch"):
@@ -135,3 +139,24 @@ def test_longer_context_than_the_models_is_refused(bundle: Bundle) -> None:
     """Neither model was trained beyond its own limit."""
     with pytest.raises(ConfigError, match="context is 201 tokens, expected 1 to 200"):
         plan_engine_memory(bundle, context_tokens=201, available=PLENTY)
+
+
+@pytest.mark.parametrize(("engine", "provider"), [("tensorrt", None), ("onnxruntime", "cuda")])
+def test_engines_of_a_gpu_are_not_measured_against_host_memory(
+    bundle: Bundle, engine: str, provider: str | None
+) -> None:
+    """The GPU's free memory is what counts, and the engine asks it; a context beyond the models is refused here."""
+    none = AvailableMemory(1, "a control group")
+    plan = plan_engine_memory(bundle, context_tokens=100, engine=engine, provider=provider, available=none)
+    target, draft = bundle.models
+    assert plan.cache_bytes == 100 * 2 * 2 * (3 * target.architecture.kv_size + draft.architecture.kv_size)
+    with pytest.raises(ConfigError, match="context is 201 tokens, expected 1 to 200"):
+        plan_engine_memory(bundle, context_tokens=201, engine=engine, provider=provider)
+
+
+def test_missing_gpu_engines_say_what_is_missing(bundle: Bundle) -> None:
+    """A bundle without TensorRT engines names the command, an onnxruntime for CPUs the extra."""
+    with pytest.raises(EngineError, match="has no TensorRT engine of its target: build one with edgeprec build"):
+        open_engines(bundle, context_tokens=48, engine="tensorrt")
+    with pytest.raises(EngineError, match=r"has no provider cuda, .*edgeprec\[cuda\]"):
+        open_engines(bundle, context_tokens=48, engine="onnxruntime", provider="cuda")
