@@ -9,19 +9,20 @@ from typing import Any
 
 import click
 
-__all__ = ["print_json"]
+__all__ = ["finite", "print_json"]
 
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print ``value`` on one line; a number JSON cannot hold is null."""
-    click.echo(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False))
+    click.echo(json.dumps(finite(value), ensure_ascii=False, allow_nan=False))
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return ``value`` with None in place of numbers JSON cannot hold."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

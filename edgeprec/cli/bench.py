@@ -1,0 +1,151 @@
+"""``edgeprec bench``: speed, acceptance and joules of a bundle, one row a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgeprec.cli.bench_options import bench_options, tuning_options
+from edgeprec.cli.common import json_option, quiet_option
+from edgeprec.cli.session_options import bundle_argument, open_session, session_options
+
+if TYPE_CHECKING:
+    from edgeprec.bundle import Bundle
+    from edgeprec.runtime.benchmark_case import Case
+    from edgeprec.runtime.benchmark_peer import Peer
+    from edgeprec.runtime.session import Session
+
+__all__ = ["bench_command"]
+
+
+class _BenchCommand(click.Command):
+    """Keeps its command line, which every result carries."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["edgeprec.command"] = ("edgeprec", "bench", *args)
+        return super().parse_args(ctx, args)
+
+
+@click.command("bench", cls=_BenchCommand, short_help="Measure speed, acceptance and joules.")
+@bundle_argument
+@bench_options
+@session_options
+@json_option
+@quiet_option
+@click.pass_context
+def bench_command(ctx: click.Context, /, **values: Any) -> None:
+    """Measure the model in BUNDLE, one row a test, in the layout of llama-bench.
+
+    pp512 is the prefill of 512 tokens, tg128 the decoding of 128, "@ d4096" behind 4096 that lie in the cache. A list
+    is 1,2,4 or a range: 1-8, 1-8+2, 1-64*2. Acceptance depends on the text, so --prompts decodes real prompts. Results
+    appear one by one, and Ctrl-C keeps those there are.
+
+    \b
+    Examples:
+      edgeprec bench pair.edgeprec
+      edgeprec bench pair.edgeprec -p 0 -n 128 --mode fp16,exact --draft-length adaptive,1-5 -r 3
+      edgeprec bench pair.edgeprec --prompts small -n 128 --save results.jsonl
+      edgeprec bench pair.edgeprec --prompts small --against http://127.0.0.1:8000/v1 --require-energy
+    """
+    from edgeprec.bundle import Bundle
+    from edgeprec.cli.bench_plan import make_cases, peer_cases
+    from edgeprec.cli.bench_run import connect
+    from edgeprec.cli.not_built import refuse_unbuilt
+    from edgeprec.runtime.benchmark_peer_case import peer_runs
+
+    refuse_unbuilt(values)
+    if values["as_json"]:
+        values["output"] = "json"
+    cases = make_cases(values)
+    against = peer_cases(values) if values["against"] is not None else []
+    for case in against:
+        peer_runs(case)
+    bundle = Bundle.open(values["bundle"])
+    peer = connect(values)
+    with open_session(values["bundle"], _with_room(values, cases, bundle)) as session:
+        _measure(session, bundle, values, cases, against, peer, command=ctx.meta["edgeprec.command"])
+
+
+bench_command.params += tuning_options()
+
+
+def _with_room(values: Mapping[str, Any], cases: Sequence[Case], bundle: Bundle) -> dict[str, Any]:
+    """Raise the context where the tests need more than the default and no other was asked for."""
+    from edgeprec.runtime.engines import default_context
+
+    needed = max(case.context_tokens for case in cases)
+    if values["context_tokens"] is not None or needed <= default_context(bundle):
+        return dict(values)
+    longest = min(model.architecture.max_positions for model in bundle.models)
+    return {**values, "context_tokens": min(needed, longest)}
+
+
+def _measure(
+    session: Session,
+    bundle: Bundle,
+    values: Mapping[str, Any],
+    cases: Sequence[Case],
+    against: Sequence[Case],
+    peer: Peer | None,
+    *,
+    command: tuple[str, ...],
+) -> None:
+    from edgeprec.cli.bench_facts import circumstances, measure_idle, why_no_total
+    from edgeprec.cli.bench_output import open_output, opened_file
+    from edgeprec.cli.bench_run import Bench, require_energy
+    from edgeprec.cli.progress import progress_bars, working
+    from edgeprec.errors import DeviceError
+    from edgeprec.runtime.benchmark import session_runs
+    from edgeprec.runtime.benchmark_case import require_room
+
+    reason = why_no_total(session)
+    if values["require_energy"] and reason is not None:
+        raise DeviceError(f"--require-energy: no total can be measured: {reason}")
+    for case in cases:
+        session_runs(session, case)
+    output = open_output(values["output"], has_energy=reason is None)
+    with opened_file(values["save"]) as save:
+        with working("measuring power at rest", is_quiet=values["quiet"]):
+            idle = measure_idle(session, values["idle_seconds"])
+        about = circumstances(session, bundle, values, command=command, idle=idle)
+        with progress_bars(is_quiet=values["quiet"]) as show:
+
+            def emit(record: Mapping[str, Any]) -> None:
+                save(record)
+                output.add(record)
+
+            bench = Bench(session, about, emit=emit, show=show, total=len(cases) + len(against))
+            require_room(cases, bench.corpus, context_tokens=session.info.context_tokens)
+            try:
+                bench.run_own(cases)
+                if peer is not None:
+                    bench.run_peer(peer, against)
+            finally:
+                output.close()
+    if not values["quiet"]:
+        click.echo("\n".join(_remarks(bench.records, idle, reason)), err=True)
+    if values["require_energy"]:
+        require_energy(bench.records)
+
+
+def _remarks(records: Sequence[Mapping[str, Any]], idle: Mapping[str, Any], reason: str | None) -> Iterator[str]:
+    """Yield what the numbers rest on."""
+    if reason is not None:
+        yield f"energy not measured: {reason}"
+    elif idle["watts"] is None:
+        yield f"idle power not measured: {idle['note']}"
+    else:
+        note = f" ({idle['note']})" if idle["note"] else ""
+        yield f"idle power {idle['watts']:.2f} W over {idle['seconds']:g} s, model loaded{note}"
+    for record in records:
+        notes = dict.fromkeys(_notes(record, has_energy=reason is None))
+        yield from (f"{record['test']['name']} {record['mode'] or record['engine']}: {note}" for note in notes)
+
+
+def _notes(record: Mapping[str, Any], *, has_energy: bool) -> Iterator[str]:
+    yield from record["notes"]
+    yield from record["fallbacks"]
+    if record["energy_note"] is not None and has_energy:
+        yield f"energy: {record['energy_note']}"
