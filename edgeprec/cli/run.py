@@ -36,6 +36,12 @@ __all__ = ["run_command"]
 @session_options
 @click.option("--trace", type=click.Path(path_type=Path), metavar="FILE.jsonl", help="Write every token and round.")
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE.html", help="Write a page that shows the run.")
+@click.option(
+    "--idle-baseline",
+    type=click.FloatRange(min=0.0, min_open=True),
+    metavar="SECONDS",
+    help="Measure the power at rest first, to give the joules above it too; 10 or more.",
+)
 @json_option
 @quiet_option
 @click.pass_context
@@ -66,8 +72,19 @@ def run_command(ctx: click.Context, /, **values: Any) -> None:
         if values[flag] is not None:
             check_writable(values[flag], flag=f"--{flag}")
     with open_session(values["bundle"], values) as session:
+        _measure_idle(session, values)
         reply = _generate(session, prompt, config, values)
     ctx.exit(INTERRUPTED if reply.finish_reason == "cancelled" else 0)
+
+
+def _measure_idle(session: Session, values: Mapping[str, Any]) -> None:
+    """Let the meter see the loaded model at rest; without a sensor the reply says why there are no joules."""
+    if values["idle_baseline"] is None or session.meter is None:
+        return
+    from edgeprec.cli.progress import working
+
+    with working("measuring power at rest", is_quiet=values["quiet"] or values["as_json"]):
+        session.meter.measure_idle(values["idle_baseline"])
 
 
 def _generate(session: Session, prompt: str, config: GenerationConfig, values: Mapping[str, Any]) -> Reply:

@@ -84,10 +84,17 @@ def energy_circumstances(energy: EnergyStats) -> str:
     about = [
         f"{energy.source} {energy.rail}{'' if energy.is_total else ', part of the device only'}",
         None if energy.power_mode is None else f"power mode {energy.power_mode}",
+        _above_idle(energy),
         None if energy.coverage >= _WHOLE else f"{energy.coverage:.0%} of the time seen",
         energy.note,
     ]
     return "; ".join(text for text in about if text)
+
+
+def _above_idle(energy: EnergyStats) -> str | None:
+    if energy.idle_watts is None or energy.joules_above_idle is None:
+        return None
+    return f"{energy.joules_above_idle:.3g} J above {energy.idle_watts:.3g} W at rest"
 
 
 def _reason(stats: Stats) -> str:

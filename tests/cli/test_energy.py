@@ -102,6 +102,28 @@ def test_a_reply_carries_the_contracts_keys(pair: Path, board: SimulatedBoard, i
     assert energy["plus_minus_joules"] > 0
 
 
+def test_an_idle_baseline_is_subtracted_where_it_was_asked_for(
+    pair: Path, board: SimulatedBoard, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Power at rest is measured before the reply, for the time asked; without the flag both figures are null."""
+    waits: list[float] = []
+    measure = Meter.measure_idle
+
+    def measure_idle(meter: Meter, seconds: float) -> Any:
+        waits.append(seconds)
+        return measure(meter, 0.05)
+
+    monkeypatch.setattr(Meter, "measure_idle", measure_idle)
+    board.set_power("VDD_IN", 8_000.0)
+    energy = reply_of(invoke("run", str(pair), *RUN, "--json"))["stats"]["energy"]
+    assert (energy["idle_watts"], energy["joules_above_idle"], waits) == (None, None, [])
+    energy = reply_of(invoke("run", str(pair), *RUN, "--json", "--idle-baseline", "10"))["stats"]["energy"]
+    assert waits == [10.0]
+    assert energy["idle_watts"] == pytest.approx(8.0, rel=0.02)
+    assert energy["joules_above_idle"] == pytest.approx(0.0, abs=0.02 * energy["joules"])
+    assert "W at rest" in invoke("run", str(pair), *RUN, "--idle-baseline", "10").err
+
+
 def test_a_simulated_board_by_its_flag(pair: Path, invoke: Callable[..., Any]) -> None:
     """The flag for app authors gives energy, or says that the run was too short for the sensor."""
     stats = reply_of(invoke("run", str(pair), *RUN, "--json", "--sensor", "simulated:orin-nano"))["stats"]
@@ -236,6 +258,7 @@ def make_energy(**changes: Any) -> EnergyStats:
         ({"is_total": False}, "ina3221 VDD_IN, part of the device only"),
         ({"coverage": 0.62, "note": "the sensor ended"}, "62% of the time seen; the sensor ended"),
         ({"power_mode": "MAXN"}, "power mode MAXN"),
+        ({"idle_watts": 1.5, "joules_above_idle": 3.1}, "VDD_IN; 3.1 J above 1.5 W at rest"),
         ({"by_phase": {}}, "energy: no phase is known"),
         ({"by_phase": {"verify": 4.2, "idle": 1e-5}}, "energy: verify 4.2 J; ina3221"),
     ],
