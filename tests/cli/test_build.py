@@ -1,0 +1,125 @@
+"""``edgeprec build`` and ``export --tensorrt``: what is asked of the builder, what is printed, what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from edgeprec.bundle import Bundle
+from edgeprec.bundle_schema import EngineEntry
+from edgeprec.errors import ConfigError
+from edgeprec.export import tensorrt
+from edgeprec.export.engine_shelf import shelve, work_folder
+
+
+@pytest.fixture
+def copy(tiny_pair: Path, tmp_path: Path) -> Path:
+    """Return a copy of the tiny pair that may be changed."""
+    return Path(shutil.copytree(tiny_pair, tmp_path / "copy.edgeprec"))
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Put a stand-in where engines are built; ``settings`` lists what each call was given."""
+    found = SimpleNamespace(settings=[], checked=[])
+
+    def build(bundle: Bundle, settings: Any, *, progress: Any) -> Bundle:
+        found.settings.append(settings)
+        with work_folder(bundle) as folder:
+            (folder / "target.engine").write_bytes(b"engine")
+            entries = [
+                EngineEntry(kind="tensorrt_rtx", sm=sm, model="target", file="engines/x/target.engine", version="1.7")
+                for sm in settings.sms
+            ]
+            return shelve(bundle, [(folder / "target.engine", "engines/x/target.engine", entries)])
+
+    monkeypatch.setattr(tensorrt, "build_engines", build)
+    monkeypatch.setattr(tensorrt, "check_library", found.checked.append)
+    return found
+
+
+def test_flags_reach_the_builder(invoke: Callable[..., Any], copy: Path, builds: SimpleNamespace) -> None:
+    """Generations, context and layers a segment; a line for each engine is printed."""
+    outcome = invoke("build", str(copy), "--tensorrt", "8.9,sm86", "--context", "128", "--segment-layers", "1")
+    (settings,) = builds.settings
+    assert (settings.sms, settings.context_tokens, settings.layers_per_segment) == (("sm86", "sm89"), 128, 1)
+    assert outcome.code == 0
+    assert outcome.out.splitlines() == [
+        f"target for {sm}: 0 MB, tensorrt_rtx 1.7, engines/x/target.engine" for sm in ("sm86", "sm89")
+    ]
+
+
+def test_json_lists_the_engines_as_inspect_does(
+    invoke: Callable[..., Any], copy: Path, builds: SimpleNamespace
+) -> None:
+    """Kind, generation, model, bytes and version; the same objects in both commands."""
+    built = json.loads(invoke("build", str(copy), "--tensorrt", "sm120", "--json").out)
+    inspected = json.loads(invoke("inspect", str(copy), "--json").out)
+    expected = {"kind": "tensorrt_rtx", "sm": "sm120", "model": "target", "bytes": 6, "version": "1.7"}
+    (engine,) = built["engines"]
+    assert expected.items() <= engine.items()
+    assert inspected["engines"] == built["engines"]
+
+
+def test_quiet_says_nothing(invoke: Callable[..., Any], copy: Path, builds: SimpleNamespace) -> None:
+    """Only the exit code tells."""
+    outcome = invoke("build", str(copy), "--tensorrt", "sm86", "--quiet")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), "Missing option '--tensorrt'"),
+        (("--tensorrt", "sm77"), "--tensorrt 'sm77': no such GPU generation"),
+        (("--tensorrt", "sm86", "--context", "1"), "1 is not in the range x>=2"),
+        (("--tensorrt", "sm86", "--segment-layers", "0"), "0 is not in the range x>=1"),
+    ],
+)
+def test_wrong_flags_are_refused(
+    invoke: Callable[..., Any], copy: Path, builds: SimpleNamespace, arguments: tuple[str, ...], expected: str
+) -> None:
+    """Exit code 2, and nothing is built."""
+    outcome = invoke("build", str(copy), *arguments)
+    assert outcome.code == 2
+    assert expected in outcome.err
+    assert builds.settings == []
+
+
+def test_what_is_no_bundle_is_refused(invoke: Callable[..., Any], tmp_path: Path, builds: SimpleNamespace) -> None:
+    """Exit code 3, as for every command that opens one."""
+    outcome = invoke("build", str(tmp_path), "--tensorrt", "sm86")
+    assert (outcome.code, builds.settings) == (3, [])
+    assert "is not a bundle" in outcome.err
+
+
+def test_export_builds_engines_after_the_bundle(
+    invoke: Callable[..., Any], tiny_pair: Path, tmp_path: Path, builds: SimpleNamespace
+) -> None:
+    """The library is asked before the long export, and the bundle lists the engines at its end."""
+    output = tmp_path / "new.edgeprec"
+    outcome = invoke("export", str(tiny_pair), "-o", str(output), "--quantizer", "rtn", "--tensorrt", "sm89")
+    assert outcome.code == 0, outcome.err
+    assert builds.checked == [("sm89",)]
+    assert [engine.sm for engine in Bundle.open(output).manifest.engines] == ["sm89"]
+    assert "target for sm89" in outcome.out
+
+
+def test_export_stops_before_work_where_engines_cannot_be_built(
+    invoke: Callable[..., Any], tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library that does not build for the GPU is found out first; no bundle is begun."""
+
+    def refuse(sms: Any) -> None:
+        raise ConfigError("the library builds for sm86 only")
+
+    monkeypatch.setattr(tensorrt, "check_library", refuse)
+    outcome = invoke("export", str(tiny_pair), "-o", str(tmp_path / "new.edgeprec"), "--tensorrt", "sm89")
+    assert outcome.code == 2
+    assert list(tmp_path.glob("new*")) == []
