@@ -46,7 +46,7 @@ __all__ = ["DistilledDraft", "distill"]
 _LOG = logging.getLogger(__name__)
 _RUN = "run.json"
 _SAMPLING_SHARE = 0.3  # of the time
-_LAYER_ROWS = 16
+_GPU_LAYER_ROWS, _CPU_LAYER_ROWS = 16, 2
 _GPU_TOKENS, _CPU_TOKENS = 20_000_000, 200_000
 _GPU_ROWS, _CPU_ROWS = 2048, 32
 _GPU_STEP_ROWS, _CPU_STEP_ROWS = 64, 8
@@ -270,7 +270,8 @@ class _Work:
 
         from edgeprec.export.distill_layers import choose_layers, skip_errors_bits
 
-        some, device = samples.rows(slice(0, _LAYER_ROWS)), teacher.ends.head.device
+        device = teacher.ends.head.device
+        some = samples.rows(slice(0, _GPU_LAYER_ROWS if device.type == "cuda" else _CPU_LAYER_ROWS))
         tokens, mask = (torch.from_numpy(values).to(device) for values in (some.tokens, some.mask()))
         errors = skip_errors_bits(teacher, tokens.long(), mask, self.progress)
         return choose_layers(errors, self.settings.layers), [round(error, 4) for error in errors]
