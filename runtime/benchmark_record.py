@@ -11,15 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edgeprec.bench_results import SCHEMA, SCHEMA_VERSION
 from edgeprec.runtime.benchmark_case import Case, CaseKind
 from edgeprec.runtime.benchmark_energy import RepeatEnergy, summed_phases
 from edgeprec.runtime.benchmark_machine import MachineState
 from edgeprec.runtime.benchmark_repeat import Generated, Repeat, Work, rate
 
-__all__ = ["SCHEMA", "SCHEMA_VERSION", "Circumstances", "Spread", "make_record", "spread"]
+__all__ = ["Circumstances", "Spread", "make_record", "spread"]
 
-SCHEMA = "edgeprec.bench"
-SCHEMA_VERSION = 1
 _NUMBER = re.compile(r"\d+")
 
 

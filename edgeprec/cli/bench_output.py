@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from edgeprec.bench_results import SCHEMA, SCHEMA_VERSION
 from edgeprec.cli.bench_columns import CSV_COLUMNS, csv_values, table_columns
 from edgeprec.cli.json_output import finite
 from edgeprec.cli.render import visible
 from edgeprec.errors import ConfigError
-from edgeprec.runtime.benchmark_record import SCHEMA, SCHEMA_VERSION
 
 __all__ = ["Output", "open_output", "opened_file", "to_line"]
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "verify": "Check every byte of a bundle.",
     "eval": "Measure how faithful INT4 and the modes are, and which drafts pay.",
     "bench": "Measure speed, acceptance and joules.",
+    "project": "Project joules and money from a measured batch sweep.",
     "certify": "Check that exact decoding gives FP16's tokens.",
     "power": "Show the power of every rail, now or live.",
     "doctor": "Show machine, engines, sensors and settings.",
