@@ -191,10 +191,11 @@ def test_the_bundle_stores_what_is_shared_once(shared: Path, target: Path) -> No
     assert model.entry.int4.bits_per_weight == pytest.approx(target_entry.int4.bits_per_weight, rel=0.02)
 
 
-def test_a_copied_bundle_runs_with_its_draft(shared: Path, tmp_path: Path) -> None:
-    """Nothing outside the folder is read, and exact decoding gives FP16's tokens with this drafter."""
+@pytest.mark.parametrize("engine", ["onnxruntime", "torch"])
+def test_a_copied_bundle_runs_with_its_draft(shared: Path, tmp_path: Path, engine: str) -> None:
+    """Nothing outside the folder is read, and exact decoding gives FP16's tokens with this drafter in every engine."""
     moved = Path(shutil.copytree(shared, tmp_path / "moved.edgeprec"))
-    with edgeprec.load(moved, sensor="none", threads=1) as session:
+    with edgeprec.load(moved, sensor="none", threads=1, engine=engine) as session:
         common: dict[str, Any] = {"max_new_tokens": 24, "ignore_eos": True}
         plain = session.generate("the sand", mode="fp16", **common)
         drafted = session.generate("the sand", drafter="model", draft_length=3, **common)
