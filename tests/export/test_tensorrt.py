@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +18,13 @@ from edgeprec.available_memory import AvailableMemory
 from edgeprec.bundle import Bundle
 from edgeprec.bundle_verify import verify_bundle
 from edgeprec.engine_file import EngineFile
-from edgeprec.engine_segment import SegmentPart
+from edgeprec.engine_segment import SegmentPart, cut_into_segments
 from edgeprec.errors import ConfigError, EngineError, MemoryBudgetError
 from edgeprec.export import tensorrt
+from edgeprec.export.bundle_weights import locate_weights, save_graph
 from edgeprec.export.progress import ProgressEvent, silent
 from edgeprec.export.quantizer import QuantizerSettings
+from edgeprec.export.segment_graph import build_segment_graph
 from edgeprec.export.settings import ExportSettings
 from edgeprec.export.tensorrt import EngineSettings, build_engines, check_library
 from edgeprec.export.tensorrt_builder import PlanBuilder
@@ -240,7 +244,7 @@ def test_too_little_memory_is_told_before_the_build(tiny: Bundle, monkeypatch: p
     """What a segment needs, what there is and what to do stand in one sentence."""
     fake_build(monkeypatch, lambda self, graph, name: memoryview(b"plan"))
     monkeypatch.setattr(tensorrt, "read_available_memory", lambda: AvailableMemory(100 << 20, "a control group"))
-    with pytest.raises(MemoryBudgetError, match=r"takes about 1,\d+ MiB of memory, 100 MiB are available"):
+    with pytest.raises(MemoryBudgetError, match=r"takes about 5\d\d MiB of memory, 100 MiB are available"):
         build_engines(tiny, SETTINGS, progress=silent)
 
 
@@ -272,3 +276,39 @@ def test_a_graph_beyond_the_library_is_named(tmp_path: Path, tensorrt_rtx: Any) 
 def test_library_lists_what_it_builds_for(tensorrt_rtx: Any) -> None:
     """The demo's three generations are among them, and the library is found by the name the extra installs."""
     assert set(SMS) < set(check_library(SMS).sms)
+
+
+def test_an_interrupt_ends_a_real_build(exported: Path, tmp_path: Path, tensorrt_rtx: Any) -> None:
+    """Ctrl-C while the library builds reaches the caller soon, and the thread that built has ended."""
+    model = Bundle.open(exported).target
+    segment = cut_into_segments(model.architecture, layers_per_segment=1)[1]
+    graph = build_segment_graph(model.architecture, locate_weights(model), segment, context_tokens=64)
+    save_graph(graph, tmp_path / "one.onnx")
+    is_told = threading.Event()
+
+    def on_phase(phase: str) -> None:
+        if not is_told.is_set():
+            is_told.set()
+            _thread.interrupt_main()
+
+    library = TensorRtLibrary("tensorrt_rtx", tensorrt_rtx)
+    builder = PlanBuilder(library, SMS, 64, ((1, 4, 16),), on_phase)
+    with pytest.raises(KeyboardInterrupt):
+        builder.build(tmp_path / "one.onnx", name="target layer")
+    left = [thread for thread in threading.enumerate() if thread.name == "edgeprec-tensorrt"]
+    assert not any(thread.is_alive() for thread in left)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_biases_head_norms_and_odd_vocabularies_build(
+    checkpoints: ModuleType, tmp_path: Path, tensorrt_rtx: Any, family: str
+) -> None:
+    """What a family has beyond Llama, and a packed head one column wider than the vocabulary."""
+    checkpoint = checkpoints.make_checkpoint(
+        tmp_path / "c", family, vocab_size=301, hidden_size=64, intermediate_size=96, num_layers=1, num_heads=4,
+        num_kv_heads=2, head_dim=16 if family == "qwen3" else None, max_positions=64,
+    )  # fmt: skip
+    settings = ExportSettings(quantizer=QuantizerSettings(method="rtn"))
+    bundle = Bundle.open(edgeprec.export_bundle(checkpoint, tmp_path / "b.edgeprec", settings=settings))
+    built = build_engines(bundle, EngineSettings(sms=("sm89",)), progress=silent)
+    assert [engine.sm for engine in built.manifest.engines] == ["sm89"]
