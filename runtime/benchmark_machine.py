@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -30,6 +31,7 @@ class MachineState:
     clocks: dict[str, object]
     hottest_c: float | None
     process_peak_bytes: int | None
+    gpu_peak_bytes: int | None = None  # of torch's allocator; other libraries do not tell
 
     @property
     def clock_mhz(self) -> dict[str, float]:
@@ -49,7 +51,16 @@ def read_state(sysfs: Sysfs, *, own: Sysfs | None = None) -> MachineState:
         clocks=read_clocks(sysfs).to_json(),
         hottest_c=Thermal(sysfs).read(0).hottest_c,
         process_peak_bytes=None if peak is None else int(peak[1]) * 1024,
+        gpu_peak_bytes=_gpu_peak_bytes(),
     )
+
+
+def _gpu_peak_bytes() -> int | None:
+    """Ask torch where the engine has loaded it and uses a GPU; it is not imported for the question."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return int(torch.cuda.max_memory_allocated())
 
 
 def device_facts(board: Board) -> dict[str, Any]:

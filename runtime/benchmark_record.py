@@ -226,10 +226,11 @@ def _energy_json(energies: Sequence[RepeatEnergy]) -> dict[str, Any]:
 
 def _memory(about: Circumstances, after: MachineState) -> dict[str, Any]:
     if about.server is not None:
-        return {"process_peak_bytes": None, "note": "the server's memory is not seen from here"}
-    peak = after.process_peak_bytes
-    note = "this system does not tell" if peak is None else "host memory of this process, from its start to this test"
-    return {"process_peak_bytes": peak, "note": note}
+        return {"process_peak_bytes": None, "gpu_peak_bytes": None, "note": "the server's memory is not seen from here"}
+    note = "of this process, from its start to the end of this test"
+    if after.gpu_peak_bytes is None and about.engine_device != "cpu":
+        note += f"; {about.engine} does not tell its peak on {about.engine_device}"
+    return {"process_peak_bytes": after.process_peak_bytes, "gpu_peak_bytes": after.gpu_peak_bytes, "note": note}
 
 
 def _clocks(before: MachineState, after: MachineState) -> dict[str, Any]:

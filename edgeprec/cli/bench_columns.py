@@ -74,6 +74,12 @@ def _hash(record: Record) -> str:
     return NOTHING if record["token_sha256"] is None else str(record["token_sha256"])[:8]
 
 
+def _peak(record: Record) -> str:
+    """Return the GPU's peak where it is known, else the host's."""
+    memory = record["memory"]
+    return _size(memory["process_peak_bytes"] if memory["gpu_peak_bytes"] is None else memory["gpu_peak_bytes"])
+
+
 _LEADING = (
     Column("model", 16, False, lambda record: str(record["model"]["name"])),
     Column("size", 10, True, lambda record: _size(record["model"]["size_bytes"])),
@@ -96,7 +102,7 @@ _TRAILING = (
     Column("clock", 12, True, _clock),
     Column("bits/w", 6, True, lambda record: _shown(record["bits_read_per_weight"], ".2f")),
     Column("tokens", 8, False, _hash),
-    Column("peak mem", 10, True, lambda record: _size(record["memory"]["process_peak_bytes"])),
+    Column("peak mem", 10, True, _peak),
 )
 
 CSV_COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -137,6 +143,7 @@ CSV_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "energy_coverage": ("energy", "coverage"),
     "energy_note": ("energy_note",),
     "process_peak_bytes": ("memory", "process_peak_bytes"),
+    "gpu_peak_bytes": ("memory", "gpu_peak_bytes"),
     "token_sha256": ("token_sha256",),
 }
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -304,6 +306,20 @@ def test_the_state_of_this_machine() -> None:
     assert before is not None
     assert after is not None
     assert after >= max(before, len(ballast))
+
+
+@pytest.mark.parametrize(("is_used", "expected"), [(True, 12_345), (False, None)])
+def test_the_peak_of_a_gpu_is_torchs(monkeypatch: pytest.MonkeyPatch, is_used: bool, expected: int | None) -> None:
+    """Where an engine uses it; a library that was only imported has no peak, and 0 would be a lie."""
+    cuda = SimpleNamespace(is_initialized=lambda: is_used, max_memory_allocated=lambda: 12_345)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    state = read_state(Sysfs())
+    assert state.gpu_peak_bytes == expected
+    record = make_record(
+        replace(ABOUT, engine="tensorrt", engine_device="cuda:0"), CASE, [make_repeat()], before=STATE, after=state
+    )
+    assert record["memory"]["gpu_peak_bytes"] == expected
+    assert ("tensorrt does not tell its peak on cuda:0" in record["memory"]["note"]) is not is_used
 
 
 def test_versions_name_what_computed(tmp_path: Path) -> None:
