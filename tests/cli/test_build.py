@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import onnxruntime
 import pytest
 
 from edgeprec.bundle import Bundle
@@ -123,3 +124,21 @@ def test_export_stops_before_work_where_engines_cannot_be_built(
     outcome = invoke("export", str(tiny_pair), "-o", str(tmp_path / "new.edgeprec"), "--tensorrt", "sm89")
     assert outcome.code == 2
     assert list(tmp_path.glob("new*")) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (("--engine", "tensorrt"), "has no TensorRT engine of its target: build one with edgeprec build"),
+        (("--engine", "onnxruntime", "--provider", "cuda"), "has no provider cuda"),
+        (("--provider", "nvtensorrtrtx"), "has no provider nvtensorrtrtx"),
+    ],
+)
+def test_running_without_what_is_needed_says_how_to_get_it(
+    invoke: Callable[..., Any], tiny_pair: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], expected: str
+) -> None:
+    """Exit code 5: an engine is missing, and the sentence holds the command."""
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    outcome = invoke("run", str(tiny_pair), "-p", "a", "--sensor", "none", *flags)
+    assert outcome.code == 5
+    assert expected in outcome.err

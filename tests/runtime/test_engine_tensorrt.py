@@ -16,7 +16,9 @@ import onnx
 import pytest
 from onnx.external_data_helper import load_external_data_for_model
 
+import edgeprec
 from edgeprec.bundle import Bundle
+from edgeprec.config import GenerationConfig, Mode
 from edgeprec.engine_file import EngineFile
 from edgeprec.errors import ConfigError, EngineError, MemoryBudgetError, MissingDependency
 from edgeprec.export import tensorrt
@@ -266,3 +268,21 @@ def test_the_cache_is_allocated_once_for_each_layer(
     assert sizes.count(4 * CONTEXT * config.kv_size) >= 6
     assert len(sizes) == 2 + 8 + 6
     assert EngineFile.open(built.path(built.manifest.engines[0].file)).header.max_rows == 16
+
+
+@pytest.mark.parametrize("mode", ["exact", "fp16", "int4"])
+def test_a_session_generates_what_the_cpu_generates(
+    built: Bundle, stand_in: ModuleType, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """From ``edgeprec.load`` to tokens: target and draft model in TensorRT give the tokens of ONNX Runtime."""
+    found = TensorRtLibrary("tensorrt_rtx", stand_in.fake_library())
+    monkeypatch.setattr(engine_tensorrt, "find_tensorrt", lambda kinds, purpose: found)
+    monkeypatch.setattr(engine_tensorrt, "CudaMemory", stand_in.HostMemory)
+    config = GenerationConfig(mode=Mode(mode), max_new_tokens=12, ignore_eos=True)
+    replies = []
+    for engine in ("onnxruntime", "tensorrt"):
+        with edgeprec.load(built.root, engine=engine, context_tokens=CONTEXT, sensor="none") as session:
+            assert session.info.name == engine
+            replies.append(session.generate("abcabc", config))
+    assert replies[0].tokens == replies[1].tokens
+    assert len(replies[1].tokens) == 12

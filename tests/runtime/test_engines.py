@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import onnxruntime
 import pytest
 
 from edgeprec.available_memory import AvailableMemory
@@ -154,8 +155,9 @@ def test_engines_of_a_gpu_are_not_measured_against_host_memory(
         plan_engine_memory(bundle, context_tokens=201, engine=engine, provider=provider)
 
 
-def test_missing_gpu_engines_say_what_is_missing(bundle: Bundle) -> None:
+def test_missing_gpu_engines_say_what_is_missing(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bundle without TensorRT engines names the command, an onnxruntime for CPUs the extra."""
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(EngineError, match="has no TensorRT engine of its target: build one with edgeprec build"):
         open_engines(bundle, context_tokens=48, engine="tensorrt")
     with pytest.raises(EngineError, match=r"has no provider cuda, .*edgeprec\[cuda\]"):
