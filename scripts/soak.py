@@ -238,6 +238,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=24, help="tokens of a reply")
     parser.add_argument("--queue", type=int, default=48, help="requests that may wait; fewer than clients gives 429s")
     parser.epilog = "Flags after -- are given to edgeprec serve."
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit("error: ended by SIGTERM"))
     own, flags = split(sys.argv[1:])
     asked = parser.parse_args(own)
     server = Server(asked.bundle, asked.queue, flags)
