@@ -15,7 +15,7 @@ from edgeprec.runtime.evaluation_modes import ModeFidelity, measure_modes
 from edgeprec.runtime.evaluation_texts import Progress, choose_prompts, fitting_prompts, write_texts
 from edgeprec.runtime.session import Session
 
-__all__ = ["Evaluation", "EvaluationSettings", "evaluate"]
+__all__ = ["Evaluation", "EvaluationSettings", "evaluate", "layers_to_json"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,37 +69,42 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Return the contract's ``layers``, ``modes`` and ``drafts``, and beside them what they were taken from."""
-        decoder = [row for row in self.layers if not row.has_int4_head]
-        with_head = [row for row in self.layers if row.has_int4_head]
         return {
-            "layers": [row.to_json() for row in decoder],
+            **layers_to_json(self.layers),
             "modes": self.modes.to_json(),
             **self.drafts.to_json(),
-            "all_and_head": with_head[0].to_json() if with_head else None,
-            "exact_by_layers": [
-                {"gated": row.gated_layers, "int4_head": row.has_int4_head, "token_match": row.exact.share}
-                for row in self.layers
-            ],
-            "on_prompts": [
-                {
-                    "gated": row.gated_layers,
-                    "int4_head": row.has_int4_head,
-                    "top1": row.on_prompt.top1,
-                    "top1_low_entropy": row.on_prompt.top1_low_entropy,
-                    "kl_bits": row.on_prompt.kl_bits,
-                }
-                for row in self.layers
-            ],
-            "entropy": [
-                {"gated": row.gated_layers, "int4_head": row.has_int4_head, "bins": row.on_reply.bins()}
-                for row in self.layers
-            ],
             "prompts": self.prompts,
             "prompt_tokens": self.prompt_tokens,
             "reply_tokens": self.reply_tokens,
             "epsilon": self.epsilon,
             "notes": list(self.notes),
         }
+
+
+def layers_to_json(layers: Sequence[LayerFidelity]) -> dict[str, Any]:
+    """Return the tables by gated layers; the one with the head in INT4 stands apart."""
+    with_head = [row for row in layers if row.has_int4_head]
+    return {
+        "layers": [row.to_json() for row in layers if not row.has_int4_head],
+        "all_and_head": with_head[0].to_json() if with_head else None,
+        "exact_by_layers": [
+            {"gated": row.gated_layers, "int4_head": row.has_int4_head, "token_match": row.exact.share}
+            for row in layers
+        ],
+        "on_prompts": [
+            {
+                "gated": row.gated_layers,
+                "int4_head": row.has_int4_head,
+                "top1": row.on_prompt.top1,
+                "top1_low_entropy": row.on_prompt.top1_low_entropy,
+                "kl_bits": row.on_prompt.kl_bits,
+            }
+            for row in layers
+        ],
+        "entropy": [
+            {"gated": row.gated_layers, "int4_head": row.has_int4_head, "bins": row.on_reply.bins()} for row in layers
+        ],
+    }
 
 
 def evaluate(

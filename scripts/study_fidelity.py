@@ -5,9 +5,10 @@
 Everything is measured on rotated copies of BUNDLE's target, one per quantizer, which lie in the work folder like the
 parts' results. A part that is there is not measured again: delete its file to repeat it. Parts, in order:
 
-    quantizer-<q>   forced fidelity with all layers, and all and the head, in INT4
-    collapse-<q>    decoding with 1, 2, ... layers in INT4 and nothing verified: flips, with and without FP16's cache
-    evaluation      what edgeprec eval measures, on the copy of the best quantizer
+    quantizer-<q>               forced fidelity with all layers, and all and the head, in INT4
+    collapse-<q>-<order>-<n>    decoding with n layers in INT4, the least or the most sensitive first, and nothing
+                                verified: flips, match and common prefix, with and without FP16's cache
+    layers, modes, drafts       what edgeprec eval measures, on the copy of the best quantizer
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +28,24 @@ import edgeprec
 from edgeprec.api import ExportSettings, export_rotated
 from edgeprec.bundle import Bundle
 from edgeprec.calibration import Calibration
+from edgeprec.config import DraftingConfig
 from edgeprec.export.quantizer import METHODS, Method, QuantizerSettings
 from edgeprec.precision import Plan
 from edgeprec.prompts import load_prompts
 from edgeprec.runtime.engine import Engine
 from edgeprec.runtime.engine_onnxruntime import OnnxRuntimeEngine
-from edgeprec.runtime.evaluation import EvaluationSettings, evaluate
-from edgeprec.runtime.evaluation_layers import force_texts, layer_counts
+from edgeprec.runtime.evaluation import layers_to_json
+from edgeprec.runtime.evaluation_drafts import contestants, measure_drafts
+from edgeprec.runtime.evaluation_layers import force_texts, layer_counts, measure_layers
+from edgeprec.runtime.evaluation_modes import measure_modes
 from edgeprec.runtime.evaluation_texts import EvaluationText, choose_prompts, write_texts
+from edgeprec.runtime.session import Session
 from edgeprec.runtime.token_match import TokenMatch, match_tokens
 
 BEST: Method = "gptq"  # its calibration orders the layers of all copies: they are one model
 COLLAPSING: tuple[Method, ...] = ("rtn", BEST)
 CONTEXT_TOKENS = 1024
+DRAFT_LENGTHS = tuple(range(1, 9))
 
 
 def main() -> None:
@@ -49,8 +55,11 @@ def main() -> None:
     for method in METHODS:
         study.part(f"quantizer-{method}", lambda method=method: study.quantizer(method))
     for method in COLLAPSING:
-        study.part(f"collapse-{method}", lambda method=method: study.collapse(method))
-    study.part("evaluation", study.evaluation)
+        for order, count in study.collapse_rows():
+            name = f"collapse-{method}-{order}-{count}"
+            study.part(name, lambda method=method, order=order, count=count: study.collapse(method, order, count))
+    for name in ("layers", "modes", "drafts"):
+        study.part(name, lambda name=name: study.evaluation(name))
     if arguments.only is None:
         study_page.write(study.results, arguments.output)
 
@@ -65,12 +74,6 @@ class Study:
         self.threads: int = arguments.threads
         self.prompts = choose_prompts(load_prompts("short"), per_kind=arguments.prompts_per_kind)
         self.tokens: int = arguments.tokens
-        self.settings = EvaluationSettings(
-            prompts_per_kind=arguments.prompts_per_kind,
-            draft_prompts_per_kind=arguments.prompts_per_kind,
-            reply_tokens=arguments.tokens,
-            draft_lengths=tuple(range(1, 9)),
-        )
         self.results: dict[str, Any] = {}
         self.work.mkdir(parents=True, exist_ok=True)
 
@@ -93,7 +96,7 @@ class Study:
     def quantizer(self, method: Method) -> dict[str, Any]:
         """Measure forced fidelity with everything in INT4."""
         copy = self.copy(method)
-        with edgeprec.load(copy, sensor="none", threads=self.threads, context_tokens=CONTEXT_TOKENS) as session:
+        with self._session(copy) as session:
             layers = session.info.num_layers
             texts = write_texts(session, self.prompts, reply_tokens=self.tokens, progress=_silent)
             rows = force_texts(session, texts, (layers, None), progress=_silent)
@@ -113,37 +116,57 @@ class Study:
             ],
         }
 
-    def collapse(self, method: Method) -> dict[str, Any]:
-        """Decode with more and more layers in INT4, the least sensitive first and the most sensitive first."""
-        order = _layer_order(self.copy(BEST))
-        copy = self.copy(method)
-        with edgeprec.load(copy, sensor="none", threads=self.threads, context_tokens=CONTEXT_TOKENS) as session:
+    def collapse_rows(self) -> Iterator[tuple[str, int]]:
+        """Yield every order and number of layers to decode with."""
+        counts = layer_counts(Bundle.open(self.bundle).target.architecture.num_layers)
+        yield from (("least", count) for count in counts)
+        yield from (("most", count) for count in counts if count <= 2)
+
+    def collapse(self, method: Method, order: str, count: int) -> dict[str, Any]:
+        """Decode with ``count`` layers in INT4, the least or the most sensitive ones."""
+        layers = _layer_order(self.copy(BEST))
+        chosen = layers[:count] if order == "most" else layers[::-1][:count]
+        with self._session(self.copy(method)) as session:
             texts = write_texts(session, self.prompts, reply_tokens=self.tokens, progress=_silent)
-        model = Bundle.open(copy).target
+        model = Bundle.open(self.copy(method)).target
         engine = OnnxRuntimeEngine.open(
             model.graph_path("fp32"), model.architecture, context_tokens=CONTEXT_TOKENS, threads=self.threads
         )
-        counts = layer_counts(len(order))
-        rows = []
-        for name, layers in (("least sensitive first", order[::-1]), ("most sensitive first", order)):
-            chosen = counts if layers is not order else [count for count in counts if count <= 2]
-            for count in chosen:
-                plan = Plan.with_int4_layers(layers[:count], num_layers=len(order))
-                rows.append({"order": name, "gated": count} | _collapse_row(engine, texts, plan))
-                print(rows[-1], flush=True)
+        row = _collapse_row(engine, texts, Plan.with_int4_layers(chosen, num_layers=len(layers)))
         engine.close()
-        return {"rows": rows, "prompts": len(texts), "tokens": sum(len(text.reply) for text in texts)}
+        facts = {"prompts": len(texts), "tokens": sum(len(text.reply) for text in texts)}
+        return {"order": f"{order} sensitive first", "gated": count} | facts | row
 
-    def evaluation(self) -> dict[str, Any]:
-        """Run the evaluation on the best quantizer's copy."""
-        copy = Bundle.open(self.copy(BEST))
-        with edgeprec.load(copy.root, sensor="none", threads=self.threads, context_tokens=CONTEXT_TOKENS) as session:
-            found = evaluate(
-                session, load_prompts("short"), settings=self.settings, has_draft_model=False, progress=_say
-            )
-        int4 = copy.target.entry.int4
-        facts = {"quantizer": int4.quantizer, "group_size": int4.group_size, "bits_per_weight": int4.bits_per_weight}
-        return found.to_json() | facts
+    def evaluation(self, name: str) -> dict[str, Any]:
+        """Measure one table of ``edgeprec eval`` on the best quantizer's copy."""
+        copy = self.copy(BEST)
+        with self._session(copy) as session:
+            texts = write_texts(session, self.prompts, reply_tokens=self.tokens, progress=_silent)
+            found = _TABLES[name](session, texts)
+        facts = {"prompts": len(texts), "reply_tokens": sum(len(text.reply) for text in texts)}
+        int4 = Bundle.open(copy).target.entry.int4
+        return found | facts | {"quantizer": int4.quantizer, "bits_per_weight": int4.bits_per_weight}
+
+    def _session(self, copy: Path) -> Session:
+        return edgeprec.load(copy, sensor="none", threads=self.threads, context_tokens=CONTEXT_TOKENS)
+
+
+def _layers(session: Session, texts: Sequence[EvaluationText]) -> dict[str, Any]:
+    return layers_to_json(measure_layers(session, texts, progress=_say))
+
+
+def _modes(session: Session, texts: Sequence[EvaluationText]) -> dict[str, Any]:
+    epsilon = DraftingConfig().epsilon
+    return {"modes": measure_modes(session, texts, epsilon=epsilon, progress=_say).to_json(), "epsilon": epsilon}
+
+
+def _drafts(session: Session, texts: Sequence[EvaluationText]) -> dict[str, Any]:
+    entrants = contestants(has_model=False, lengths=DRAFT_LENGTHS)
+    found = measure_drafts(session, texts, entrants, progress=_say)
+    return found.to_json() | {"differing_tokens": found.differing_tokens}
+
+
+_TABLES = {"layers": _layers, "modes": _modes, "drafts": _drafts}
 
 
 def _collapse_row(engine: Engine, texts: Sequence[EvaluationText], plan: Plan) -> dict[str, Any]:

@@ -23,12 +23,22 @@ FOLDER = "pictures"
 Values = Mapping[str, Any]
 
 
-def write(results: Values, folder: Path) -> None:
-    """Write fidelity.md and the pictures into ``folder``."""
+def write(parts: Values, folder: Path) -> None:
+    """Write fidelity.md and the pictures into ``folder``; ``parts`` are what the study measured, by name."""
+    results = _gathered(parts)
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     for name, svg in pictures(results).items():
         (folder / FOLDER / name).write_text(svg, encoding="utf-8")
     (folder / "fidelity.md").write_text(page(results), encoding="utf-8")
+
+
+def _gathered(parts: Values) -> dict[str, Any]:
+    """Return the quantizers as they are, the rows of each collapse together, and the tables of eval as one."""
+    results: dict[str, Any] = {name: part for name, part in parts.items() if name.startswith("quantizer-")}
+    for name, part in parts.items():
+        if name.startswith("collapse-"):
+            results.setdefault("-".join(name.split("-")[:2]), {"rows": []})["rows"].append(part)
+    return results | {"evaluation": {**parts["drafts"], **parts["modes"], **parts["layers"]}}
 
 
 def pictures(results: Values) -> dict[str, str]:
@@ -68,7 +78,8 @@ def _collapse(results: Values) -> Iterator[str]:
     yield ""
     for method in _collapsed(results):
         part = results[f"collapse-{method}"]
-        yield f"INT4 by `{method}`, {part['prompts']} prompts, {part['tokens']} tokens, nothing verified:"
+        first = part["rows"][0]
+        yield f"INT4 by `{method}`, {first['prompts']} prompts, {first['tokens']} tokens, nothing verified:"
         yield ""
         yield "| order | gated | free-running match | common prefix | predicted prefix | match behind it | flips |"
         yield "|---|---|---|---|---|---|---|"

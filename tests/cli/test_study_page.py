@@ -51,13 +51,17 @@ def part(work: Path, name: str) -> dict[str, Any]:
 
 
 def test_every_part_is_measured(studied: tuple[Path, Path]) -> None:
-    """Three quantizers, two collapses and an evaluation, each with its machine."""
+    """Three quantizers, two collapses in both orders and the tables of eval, each with its machine."""
     names = {file.stem for file in studied[0].glob("*.json")}
     assert names == {
         *(f"quantizer-{method}" for method in ("rtn", "clip", "gptq")),
-        "collapse-rtn",
-        "collapse-gptq",
-        "evaluation",
+        *(
+            f"collapse-{method}-{order}-{n}"
+            for method in ("rtn", "gptq")
+            for order in ("least", "most")
+            for n in (1, 2)
+        ),
+        *("layers", "modes", "drafts"),
     }
     assert all("ONNX Runtime" in part(studied[0], name)["machine"] for name in names)
 
@@ -66,10 +70,11 @@ def test_numbers_on_the_page_are_the_parts(studied: tuple[Path, Path]) -> None:
     """Flip rates, matches and the exact mode's 100 % stand in the tables."""
     work, docs = studied
     text = (docs / "fidelity.md").read_text()
-    for row in part(work, "collapse-rtn")["rows"]:
+    for order in ("least", "most"):
+        row = part(work, f"collapse-rtn-{order}-2")
         cells = f"| rtn | {row['order']} | {row['gated']} | {100 * row['own']['flip_rate']:.1f} % |"
         assert cells in text
-    assert {row["token_match"] for row in part(work, "evaluation")["exact_by_layers"]} == {1.0}
+    assert {row["token_match"] for row in part(work, "layers")["exact_by_layers"]} == {1.0}
     assert "python scripts/study_fidelity.py" in text
     assert "rotated copy" in text
 
@@ -87,8 +92,8 @@ def test_pictures_are_there(studied: tuple[Path, Path]) -> None:
 
 def test_orders_differ_and_rates_are_rates(studied: tuple[Path, Path]) -> None:
     """Both orders are decoded; each rate lies between 0 and 1, each prefix between 1 and the text's length."""
-    rows = part(studied[0], "collapse-gptq")["rows"]
-    assert {row["order"] for row in rows} == {"least sensitive first", "most sensitive first"}
+    rows = [part(studied[0], f"collapse-gptq-{order}-1") for order in ("least", "most")]
+    assert [row["order"] for row in rows] == ["least sensitive first", "most sensitive first"]
     for row in rows:
         for cache in ("own", "fresh"):
             assert 0.0 <= row[cache]["flip_rate"] <= 1.0
@@ -100,8 +105,8 @@ def test_a_measured_part_is_not_measured_again(study: dict[str, ModuleType], stu
     work = studied[0]
     arguments = study["study_fidelity"]._arguments
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["study", "absent", "--work", str(work), "--only", "evaluation"])
+        patch.setattr(sys, "argv", ["study", "absent", "--work", str(work), "--only", "modes"])
         known = study["study_fidelity"].Study(arguments())
-        known.part("evaluation", lambda: pytest.fail("measured again"))
+        known.part("modes", lambda: pytest.fail("measured again"))
         known.part("another", lambda: pytest.fail("was not asked for"))
-    assert set(known.results) == {"evaluation"}
+    assert set(known.results) == {"modes"}
