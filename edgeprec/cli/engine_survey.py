@@ -37,7 +37,10 @@ def _onnxruntime() -> tuple[bool, str]:
         return False, "not installed: pip install 'edgeprec[cpu]' or 'edgeprec[cuda]'"
     library = import_module("onnxruntime")
     providers = ", ".join(name.removesuffix("ExecutionProvider") for name in library.get_available_providers())
-    return True, f"{library.__version__}, providers {providers}"
+    from edgeprec.cli.provider_survey import cuda_fallbacks
+
+    fallbacks = cuda_fallbacks(library.get_available_providers())
+    return True, f"{library.__version__}, providers {providers}" + (f"; {fallbacks}" if fallbacks else "")
 
 
 def _torch() -> tuple[bool, str]:

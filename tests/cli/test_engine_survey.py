@@ -1,15 +1,20 @@
-"""What doctor says of TensorRT: absent, able to build, able to run."""
+"""What doctor says of TensorRT and of ONNX Runtime's CUDA provider."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import onnxruntime
 import pytest
 
 from edgeprec import cuda_library
+from edgeprec.cli.demo_model import BUNDLE_NAME
 from edgeprec.cli.engine_survey import EngineFinding, survey_engines
+from edgeprec.cli.provider_survey import cuda_fallbacks
 from edgeprec.errors import DeviceError
+from edgeprec.runtime.engine_onnxruntime_gpu import PROVIDERS, Provider
 
 
 def tensorrt_finding() -> EngineFinding:
@@ -53,3 +58,39 @@ def test_with_a_gpu_its_generation_is_named(library: None, monkeypatch: pytest.M
     """The name is the one that ``edgeprec build --tensorrt`` takes."""
     monkeypatch.setattr(cuda_library, "gpu_sm", lambda: "sm89")
     assert tensorrt_finding() == EngineFinding(name="tensorrt", is_usable=True, note="tensorrt_rtx 1.7.1, GPU of sm89")
+
+
+CUDA = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+
+def fake_cuda(monkeypatch: pytest.MonkeyPatch, cache: Path, name: str) -> None:
+    """Let ``name`` stand in for the CUDA provider, and ``cache`` for the cache folder."""
+    monkeypatch.setenv("EDGEPREC_CACHE", str(cache))
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [name])
+    monkeypatch.setitem(PROVIDERS, "cuda", Provider(name=name, device="cpu"))
+
+
+def test_without_cuda_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An onnxruntime for CPUs has nothing to fall back from."""
+    monkeypatch.setenv("EDGEPREC_CACHE", str(tmp_path))
+    assert cuda_fallbacks(["CPUExecutionProvider"]) is None
+
+
+def test_without_the_demo_pair_it_says_where_to_look(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Doctor fetches nothing."""
+    monkeypatch.setenv("EDGEPREC_CACHE", str(tmp_path))
+    assert cuda_fallbacks(CUDA) == (
+        "what falls back to the CPU stands in each reply, and here once edgeprec demo has run"
+    )
+
+
+def test_the_demo_pair_shows_what_falls_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_pair: Path) -> None:
+    """The graph is loaded for real and its nodes are counted; what went wrong is told in words."""
+    (tmp_path / BUNDLE_NAME).symlink_to(tiny_pair)
+    fake_cuda(monkeypatch, tmp_path, "CPUExecutionProvider")
+    assert cuda_fallbacks(["CPUExecutionProvider"]) == "provider cuda runs every node of the demo pair on the GPU"
+    finding = next(finding for finding in survey_engines() if finding.name == "onnxruntime")
+    assert finding.note.endswith("providers CPU; provider cuda runs every node of the demo pair on the GPU")
+    fake_cuda(monkeypatch, tmp_path, "CUDAExecutionProvider")
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["AzureExecutionProvider"])
+    assert str(cuda_fallbacks(CUDA)).startswith("provider cuda does not run the demo pair: onnxruntime ")
