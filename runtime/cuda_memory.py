@@ -51,7 +51,7 @@ class CudaMemory:
         self._cuda = import_cuda()
         self.sm = gpu_sm(self._cuda)
         self.name = f"cuda:{cuda_call(self._cuda, 'cudaGetDevice')}"
-        self._stream = cuda_call(self._cuda, "cudaStreamCreate")
+        self._stream: Any = cuda_call(self._cuda, "cudaStreamCreate")
         self.stream = int(self._stream)
         self._blocks: list[Any] = []
 
@@ -83,6 +83,7 @@ class CudaMemory:
         """Free everything; calling it twice is harmless."""
         for address in self._blocks:
             cuda_call(self._cuda, "cudaFree", address)
-        if self._blocks:
-            cuda_call(self._cuda, "cudaStreamDestroy", self._stream)
         self._blocks.clear()
+        if self._stream is not None:
+            cuda_call(self._cuda, "cudaStreamDestroy", self._stream)
+        self._stream = None

@@ -6,6 +6,7 @@ Not run on any GPU yet: control flow and numbers were tested with a stand-in for
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -67,12 +68,15 @@ class TensorRtEngine:
             )
         kinds = [kind for kind in TENSORRT_KINDS if any(entry.kind == kind for entry in entries)]
         library = find_tensorrt(kinds, purpose="the tensorrt engine")
-        memory = CudaMemory() if memory is None else memory
-        entry = _choose(model, entries, library, memory.sm)
-        file = EngineFile.open(model.bundle.path(entry.file))
-        _check(model, file, entry, context_tokens)
-        _require_memory(model, file, memory)
-        chain = TensorRtChain(file, model.architecture, library=library, memory=memory)
+        with ExitStack() as opened:
+            memory = CudaMemory() if memory is None else memory
+            opened.callback(memory.close)
+            entry = _choose(model, entries, library, memory.sm)
+            file = EngineFile.open(model.bundle.path(entry.file))
+            _check(model, file, entry, context_tokens)
+            _require_memory(model, file, memory)
+            chain = TensorRtChain(file, model.architecture, library=library, memory=memory)
+            opened.pop_all()
         return cls(chain, file, model, device=memory.name, context_tokens=context_tokens)
 
     @property

@@ -231,9 +231,11 @@ def test_another_version_is_refused(opened: Callable[..., TensorRtEngine], stand
 
 
 def test_a_plan_the_library_refuses_is_named(opened: Callable[..., TensorRtEngine], stand_in: ModuleType) -> None:
-    """The segment and the remedy stand in the message."""
+    """The segment and the remedy stand in the message, and the GPU's memory is given back."""
+    memory = stand_in.HostMemory()
     with pytest.raises(EngineError, match="cannot load the engine embed of the target: build it again"):
-        opened(library=stand_in.fake_library(refuses=True))
+        opened(library=stand_in.fake_library(refuses=True), memory=memory)
+    assert memory.is_closed
 
 
 def test_a_stale_engine_is_refused_by_name(built: Bundle, opened: Callable[..., TensorRtEngine]) -> None:
