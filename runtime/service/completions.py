@@ -77,7 +77,7 @@ class Completions:
             watch.close()
             raise
         events = _events(job, answer, first, batches)
-        return EventStream(events, watch, stall_seconds=self._room.settings.stall_seconds)
+        return EventStream(events, watch, stall_seconds=self._room.settings.stall_seconds, on_end=job.cancel)
 
     def _decode(self, token: int) -> str:
         return str(self._room.session.session.tokenizer.tokenizer.decode([token], skip_special_tokens=False))
@@ -86,7 +86,7 @@ class Completions:
 async def _events(
     job: AsyncGeneration, answer: Answer, first: list[TokenEvent] | None, batches: AsyncIterator[list[TokenEvent]]
 ) -> AsyncIterator[bytes]:
-    """Yield the whole stream; an error on the way is its last event. Closing it ends the generation."""
+    """Yield the whole stream; an error on the way is its last event."""
     try:
         opening = answer.opening()
         if opening is not None:
@@ -104,8 +104,6 @@ async def _events(
         yield event(_problem(error, job).to_json())
     except Problem as problem:
         yield event(problem.to_json())
-    finally:
-        job.cancel()
 
 
 async def _next(batches: AsyncIterator[list[TokenEvent]]) -> list[TokenEvent] | None:

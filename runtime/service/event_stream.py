@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -31,15 +31,23 @@ def event(value: Mapping[str, Any]) -> bytes:
 class EventStream(Response):
     """Sends ``events`` as they come. A client that goes, or reads nothing for ``stall_seconds``, ends it.
 
-    The iterator is closed in every case, so its ``finally`` can end what feeds it.
+    ``on_end`` is called in every case: an iterator that never began has no ``finally`` that runs.
     """
 
-    def __init__(self, events: AsyncIterator[bytes], watch: ClientWatch, *, stall_seconds: float) -> None:
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        watch: ClientWatch,
+        *,
+        stall_seconds: float,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
         self._events = events
         self._watch = watch
         self._stall_seconds = stall_seconds
+        self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request."""
@@ -49,6 +57,7 @@ class EventStream(Response):
         except ClientGone:
             return
         finally:
+            self._on_end()
             self._watch.close()
             await _close(self._events)
 
