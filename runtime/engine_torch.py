@@ -18,6 +18,7 @@ import torch
 from edgeprec.errors import EngineError
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.engine import EngineInfo, RowFacts
+from edgeprec.runtime.torch_device import device_errors
 from edgeprec.runtime.torch_graphs import GraphCache, GraphReport
 from edgeprec.runtime.torch_io import DeviceStep, PassIo, checked
 from edgeprec.runtime.torch_model import PassShape, TorchModel
@@ -244,6 +245,6 @@ def _as_engine_error(position: int) -> Iterator[None]:
     """Turn what torch raises, a lost GPU too, into the error that keeps the text so far."""
     try:
         yield
-    except RuntimeError as error:
+    except device_errors() as error:
         reason = str(error).strip().partition("\n")[0] or "it gave no reason"
         raise EngineError(f"torch failed at position {position}: {reason[:300]}") from error

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import torch
 
 from edgeprec.available_memory import AvailableMemory, read_available_memory
@@ -10,7 +13,7 @@ from edgeprec.errors import ConfigError, EngineError
 from edgeprec.kernels.dispatch import kernel_backend
 from edgeprec.kernels.layout import GROUP_SIZES
 
-__all__ = ["available_memory", "choose_device", "describe_device", "has_usable_gpu", "require_blocks"]
+__all__ = ["available_memory", "choose_device", "describe_device", "device_errors", "has_usable_gpu", "require_blocks"]
 
 
 def choose_device(provider: str | None) -> torch.device:
@@ -69,6 +72,12 @@ def available_memory(device: torch.device) -> AvailableMemory:
         reason = str(error).partition("\n")[0]
         raise EngineError(f"{device} does not say how much memory is free: {reason}") from error
     return AvailableMemory(free_bytes, f"free on {describe_device(device)}")
+
+
+def device_errors() -> tuple[type[Exception], ...]:
+    """Return what torch and Triton raise: RuntimeError for a lost device, Triton's own for a kernel that cannot run."""
+    triton: Any = sys.modules.get("triton.errors")
+    return (RuntimeError,) if triton is None else (RuntimeError, triton.TritonError)
 
 
 def require_blocks(model: BundleModel) -> None:

@@ -10,7 +10,13 @@ from edgeprec.memory_plan import MemoryPlan, check_context, require_fit
 from edgeprec.runtime.engine import EngineInfo
 from edgeprec.runtime.engine_torch import MAX_DRAFT_TOKENS, TorchEngine
 from edgeprec.runtime.torch_arena import Arena
-from edgeprec.runtime.torch_device import available_memory, choose_device, describe_device, require_blocks
+from edgeprec.runtime.torch_device import (
+    available_memory,
+    choose_device,
+    describe_device,
+    device_errors,
+    require_blocks,
+)
 from edgeprec.runtime.torch_graphs import CudaCapture, GraphCache
 from edgeprec.runtime.torch_io import GpuIo, HostIo
 from edgeprec.runtime.torch_memory import ModelForm, bundle_forms, plan_pair
@@ -77,7 +83,7 @@ def open_torch_pair(
             torch.cuda.empty_cache()
             for engine in engines:
                 engine.warm_up()
-    except RuntimeError as error:
+    except device_errors() as error:
         reason = str(error).strip().partition("\n")[0]
         raise EngineError(f"torch cannot load {bundle.root} on {describe_device(device)}: {reason[:300]}") from error
     except EdgePrecError:

@@ -171,6 +171,19 @@ def test_device_lost_while_running(bundle: Bundle, monkeypatch: pytest.MonkeyPat
     assert "\n" not in str(caught.value)
 
 
+def test_kernel_that_does_not_fit_the_gpu(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's errors are no RuntimeErrors: they arrive as ours all the same."""
+    errors = pytest.importorskip("triton.runtime.errors")
+    engine = open_torch_pair(bundle, context_tokens=64, provider="cpu")[0]
+
+    def too_large(*args: Any, **kwargs: Any) -> None:
+        raise errors.OutOfResources(131072, 101376, "shared memory")
+
+    monkeypatch.setattr(torch_model, "rms_norm", too_large)
+    with pytest.raises(EngineError, match="torch failed at position 0: out of resource: shared memory"):
+        engine.forward([1], position=0, plan=Plan.uniform(Precision.FP16, num_layers=3))
+
+
 def test_closed_engine_says_so(bundle: Bundle) -> None:
     """Closing twice is harmless, running afterwards is not."""
     engine = open_torch_pair(bundle, context_tokens=64, provider="cpu")[0]
