@@ -52,6 +52,8 @@ def main() -> None:
     """Measure what is missing, then write the page."""
     arguments = _arguments()
     study = Study(arguments)
+    if arguments.page:
+        study.only = "page"  # no part has this name
     for method in METHODS:
         study.part(f"quantizer-{method}", lambda method=method: study.quantizer(method))
     for method in COLLAPSING:
@@ -60,7 +62,7 @@ def main() -> None:
             study.part(name, lambda method=method, order=order, count=count: study.collapse(method, order, count))
     for name in ("layers", "modes", "drafts"):
         study.part(name, lambda name=name: study.evaluation(name))
-    if arguments.only is None:
+    if arguments.page or arguments.only is None:
         study_page.write(study.results, arguments.output)
 
 
@@ -222,6 +224,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--work", type=Path, default=Path("fidelity-study"), help="where copies and parts lie")
     parser.add_argument("--only", help="measure this part and write no page")
+    parser.add_argument("--page", action="store_true", help="write the page from the parts there are, measure nothing")
     parser.add_argument("--prompts-per-kind", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=48, help="length of a reply at most")
     parser.add_argument("--threads", type=int, default=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ __all__ = ["page", "pictures", "write"]
 
 COMMAND = "python scripts/study_fidelity.py BUNDLE"
 FOLDER = "pictures"
+TABLES = ("layers", "modes", "drafts")
+NOT_MEASURED = "Not measured yet: run the command above."
 Values = Mapping[str, Any]
 
 
@@ -38,13 +40,19 @@ def _gathered(parts: Values) -> dict[str, Any]:
     for name, part in parts.items():
         if name.startswith("collapse-"):
             results.setdefault("-".join(name.split("-")[:2]), {"rows": []})["rows"].append(part)
-    return results | {"evaluation": {**parts["drafts"], **parts["modes"], **parts["layers"]}}
+    return results | {"tables": {name: parts[name] for name in TABLES if name in parts}}
 
 
 def pictures(results: Values) -> dict[str, str]:
-    """Return file name -> SVG."""
-    drawn = {f"fidelity-{name}": svg for name, svg in draw_pictures(results["evaluation"]).items()}
-    return drawn | {"fidelity-collapse.svg": draw_chart(_collapse_chart(results))}
+    """Return file name -> SVG; a picture of what was not measured is left out."""
+    tables = results["tables"]
+    drawn: dict[str, str] = {}
+    if len(tables) == len(TABLES):
+        found = {**tables["drafts"], **tables["modes"], **tables["layers"]}
+        drawn = {f"fidelity-{name}": svg for name, svg in draw_pictures(found).items()}
+    if _collapsed(results):
+        drawn["fidelity-collapse.svg"] = draw_chart(_collapse_chart(results))
+    return drawn
 
 
 def page(results: Values) -> str:
@@ -53,24 +61,36 @@ def page(results: Values) -> str:
 
 
 def _lines(results: Values) -> Iterator[str]:
-    found = results["evaluation"]
+    machines = dict.fromkeys(part["machine"] for part in _all_parts(results))
     yield "# Fidelity"
     yield ""
-    yield f"Written by `{COMMAND}`, which measured every number here on {found['machine']}."
+    yield f"Written by `{COMMAND}`, which measured every number here on {' and '.join(machines)}."
     yield ""
     yield (
         "The model is SmolLM2-135M-Instruct. Its file holds 4-bit weights (Q4_1), on whose grid INT4 would be nearly "
         "lossless, so everything here is of a rotated copy: the same function in weights of full precision "
-        "(`edgeprec eval --rotate`). FP16 is the FP16 variant of that copy. Replies are greedy, "
-        f"{found['reply_tokens']} tokens on {found['prompts']} prompts of four kinds that neither calibration nor "
-        "tuning has seen. *Forced* means that the text is given and each next token is judged in it; *free-running* "
-        "that the reply is decoded with some layers in INT4, FP16 checking nothing. All layers are every decoder "
-        "layer; the head is named apart. Entropy is that of the judged prediction."
+        "(`edgeprec eval --rotate`). FP16 is the FP16 variant of that copy. Replies are greedy, on prompts of four "
+        "kinds that neither calibration nor tuning has seen. *Forced* means that the text is given and each next token "
+        "is judged in it; *free-running* that the reply is decoded with some layers in INT4, FP16 checking nothing. "
+        "All layers are every decoder layer; the head is named apart. Entropy is that of the judged prediction."
     )
     yield ""
     yield from _collapse(results)
     yield from _quantizers(results)
-    yield from _cure(found)
+    yield from _cure(results)
+
+
+def _all_parts(results: Values) -> Iterator[Values]:
+    for name, part in results.items():
+        if name.startswith("quantizer-"):
+            yield part
+        if name.startswith("collapse-"):
+            yield from part["rows"]
+    yield from results["tables"].values()
+
+
+def _size(part: Values, tokens: str) -> str:
+    return f"{part['prompts']} prompts, {part[tokens]} tokens of replies"
 
 
 def _collapse(results: Values) -> Iterator[str]:
@@ -79,7 +99,7 @@ def _collapse(results: Values) -> Iterator[str]:
     for method in _collapsed(results):
         part = results[f"collapse-{method}"]
         first = part["rows"][0]
-        yield f"INT4 by `{method}`, {first['prompts']} prompts, {first['tokens']} tokens, nothing verified:"
+        yield f"INT4 by `{method}`, {_size(first, 'tokens')}, nothing verified:"
         yield ""
         yield "| order | gated | free-running match | common prefix | predicted prefix | match behind it | flips |"
         yield "|---|---|---|---|---|---|---|"
@@ -91,6 +111,10 @@ def _collapse(results: Values) -> Iterator[str]:
                 f"{_share(own['flip_rate'])} |"
             )
         yield ""
+    if not _collapsed(results):
+        yield NOT_MEASURED
+        yield ""
+        return
     yield f"![free-running match by gated layers]({FOLDER}/fidelity-collapse.svg)"
     yield ""
     yield "## Why"
@@ -144,12 +168,16 @@ def _quantizers(results: Values) -> Iterator[str]:
                 f"{prompt['kl_bits']:.3f} |"
             )
     yield ""
-    counted = next(part["rows"][0] for name, part in results.items() if name.startswith("quantizer-"))
-    yield f"{counted['reply']['tokens']} tokens of replies and {counted['prompt']['tokens']} of prompts were judged."
+    for name, part in results.items():
+        if name.startswith("quantizer-"):
+            replies, prompts = (part["rows"][0][text]["tokens"] for text in ("reply", "prompt"))
+            method = name.removeprefix("quantizer-")
+            yield f"`{method}` was judged on {replies} tokens of replies and {prompts} of prompts.  "
     yield ""
 
 
-def _cure(found: Values) -> Iterator[str]:
+def _cure(results: Values) -> Iterator[str]:
+    shown = pictures(results)
     yield "## The cure"
     yield ""
     yield (
@@ -157,12 +185,9 @@ def _cure(found: Values) -> Iterator[str]:
         "and values too. What it emits is FP16's text at any number of layers:"
     )
     yield ""
-    yield from layer_table(found)
-    yield ""
-    yield f"![agreement by layers]({FOLDER}/fidelity-agreement-by-layers.svg)"
-    yield ""
-    yield from mode_table(found)
-    yield ""
+    yield from _section(results, "layers", layer_table)
+    yield from _picture(shown, "agreement-by-layers")
+    yield from _section(results, "modes", mode_table)
     yield (
         "The agreement of `bounded` is that of each token it emitted with FP16's choice after the text so far; the "
         "share of verified tokens counts those FP16 had looked at before they were emitted."
@@ -172,42 +197,52 @@ def _cure(found: Values) -> Iterator[str]:
     yield ""
     yield "All layers and the head in INT4, forced:"
     yield ""
-    yield from entropy_table(found)
-    yield ""
-    yield f"![agreement by entropy]({FOLDER}/fidelity-agreement-by-entropy.svg)"
-    yield ""
-    if "acceptance-by-entropy.svg" in draw_pictures(found):
-        yield f"![acceptance by entropy]({FOLDER}/fidelity-acceptance-by-entropy.svg)"
-        yield ""
+    yield from _section(results, "layers", entropy_table)
+    yield from _picture(shown, "agreement-by-entropy")
+    yield from _picture(shown, "acceptance-by-entropy")
     yield "## Drafts"
     yield ""
     yield "Every reply is FP16's. Speeds are of one run on a shared machine; only their ratios mean something."
     yield ""
-    yield from draft_table(found["drafts"])
+    yield from _section(results, "drafts", lambda found: draft_table(found["drafts"]))
+    yield from _section(results, "drafts", lambda found: drafts_by_kind_table(found["drafts_by_kind"]))
+
+
+def _section(results: Values, name: str, table: Callable[[Values], Iterator[str]]) -> Iterator[str]:
+    """Yield a table of one part and its size, or that it was not measured."""
+    part = results["tables"].get(name)
+    if part is None:
+        yield NOT_MEASURED
+    else:
+        yield from table(part)
+        yield ""
+        yield f"{part['quantizer']}, {part['bits_per_weight']:.2f} bits per weight, {_size(part, 'reply_tokens')}."
     yield ""
-    yield from drafts_by_kind_table(found["drafts_by_kind"])
+
+
+def _picture(shown: Values, name: str) -> Iterator[str]:
+    if f"fidelity-{name}.svg" in shown:
+        yield f"![{name.replace('-', ' ')}]({FOLDER}/fidelity-{name}.svg)"
+        yield ""
 
 
 def _collapse_chart(results: Values) -> Chart:
-    methods = _collapsed(results)
-    rows = {method: _least_first(results[f"collapse-{method}"]["rows"]) for method in methods}
-    places = [str(row["gated"]) for row in rows[methods[0]]]
-    series = [Series("exact: token match", [row["token_match"] for row in _exact(results, places)])]
-    for method in methods:
-        series.append(Series(f"{method}, nothing verified", [row["own"]["match"] for row in rows[method]]))
-        series.append(Series(f"{method}, FP16 rewrites the cache", [row["fresh"]["match"] for row in rows[method]]))
+    rows = {method: _least_first(results[f"collapse-{method}"]["rows"]) for method in _collapsed(results)}
+    counts = sorted({row["gated"] for known in rows.values() for row in known})
+    exact = results["tables"].get("layers", {}).get("exact_by_layers", [])
+    found = {row["gated"]: row["token_match"] for row in exact if not row["int4_head"]}
+    series = [Series("exact: token match", [found.get(count) for count in counts])] if found else []
+    for method, known in rows.items():
+        for words, cache in (("nothing verified", "own"), ("FP16 rewrites the cache", "fresh")):
+            match = {row["gated"]: row[cache]["match"] for row in known}
+            series.append(Series(f"{method}, {words}", [match.get(count) for count in counts]))
     return Chart(
         title="Token match with FP16 by layers in INT4",
         x_label="gated layers, the least sensitive first",
         y_label="share of tokens at their place",
-        places=places,
+        places=[str(count) for count in counts],
         series=series,
     )
-
-
-def _exact(results: Values, places: Sequence[str]) -> list[Values]:
-    rows = [row for row in results["evaluation"]["exact_by_layers"] if not row["int4_head"]]
-    return [row for row in rows if str(row["gated"]) in places]
 
 
 def _least_first(rows: Sequence[Values]) -> list[Values]:

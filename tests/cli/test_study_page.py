@@ -110,3 +110,15 @@ def test_a_measured_part_is_not_measured_again(study: dict[str, ModuleType], stu
         known.part("modes", lambda: pytest.fail("measured again"))
         known.part("another", lambda: pytest.fail("was not asked for"))
     assert set(known.results) == {"modes"}
+
+
+def test_a_page_from_some_parts_says_what_is_missing(
+    study: dict[str, ModuleType], studied: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """What was not measured is named; no number stands in for it and no picture of it is drawn."""
+    names = ("quantizer-rtn", "collapse-rtn-least-1", "collapse-rtn-most-1", "modes")
+    study["study_page"].write({name: part(studied[0], name) for name in names}, tmp_path)
+    text = (tmp_path / "fidelity.md").read_text()
+    assert text.count("Not measured yet") == 4
+    assert "gptq" not in text.split("## The cure")[0]
+    assert [file.name for file in (tmp_path / "pictures").iterdir()] == ["fidelity-collapse.svg"]
