@@ -1,10 +1,11 @@
 """Measure decoding on a GPU at true cost: FP16, INT4, exact with self drafts, and with a draft model, in one run.
 
-    python scripts/bench_decode.py BUNDLE [--draft BUNDLE] [--shape 8b] [--set short] [--tokens 256] [--json FILE]
+    python scripts/bench_decode.py SOURCE [--draft SOURCE] [--shape 8b] [--set short] [--tokens 256] [--json FILE]
 
-BUNDLE holds a small Llama; its target is widened to the shape (``widen.py``; ``none`` takes it as it is), the draft's
-to a 1B shape. Text, entropy and acceptance are the small models' own; every table says "8B-shaped". All ways of
-decoding take turns on each prompt. GB/s count the FP16 linears once per FP16 token. Nothing here asserts.
+SOURCE is a small Llama: a bundle, a GGUF file or a Hugging Face folder. It is widened to the shape (``widen.py``;
+``none`` takes it as it is), the draft to a 1B shape; INT4 is rounded to nearest in blocks of 128. Text, entropy and
+acceptance are the small models' own; every table says "8B-shaped". All ways of decoding take turns on each prompt.
+GB/s count the FP16 linears once per FP16 token. Nothing here asserts.
 """
 
 from __future__ import annotations
@@ -18,25 +19,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from checkpoint_source import CheckpointSource, load_tokenizer
 from synthetic_weights import LLAMA_1B, LLAMA_8B
 from widen import WidenedSource, widened_config
 
-from edgeprec.bundle import Bundle
 from edgeprec.config import DraftingConfig, GenerationConfig, Mode
 from edgeprec.devices.detect import detect
 from edgeprec.devices.meter import Meter
 from edgeprec.errors import ConfigError
+from edgeprec.export.checkpoint import Checkpoint, open_checkpoint
 from edgeprec.prompts import PROMPT_SETS, load_prompts
 from edgeprec.runtime.engine_torch import TorchEngine
 from edgeprec.runtime.passes import WeightBits
 from edgeprec.runtime.reply import Reply
 from edgeprec.runtime.session import Session
-from edgeprec.runtime.tokenizer import TextTokenizer
 from edgeprec.runtime.torch_arena import Arena
 from edgeprec.runtime.torch_device import choose_device, describe_device
 from edgeprec.runtime.torch_memory import form_of
 from edgeprec.runtime.torch_opening import build_engine
-from edgeprec.runtime.torch_source import BundleSource
 from edgeprec.runtime.torch_weights import WeightSource
 from edgeprec.tensor_names import num_linear_weights
 
@@ -72,12 +72,12 @@ def main() -> None:
     """Load, warm up, decode, print."""
     arguments = _arguments()
     device = choose_device(None)
-    target, small = _engine(arguments.bundle, SHAPES[arguments.shape], device, arguments)
+    target, small = _engine(arguments.source, SHAPES[arguments.shape], device, arguments)
     draft = None if arguments.draft is None else _engine(arguments.draft, LLAMA_1B, device, arguments)[0]
     meter = Meter(detect("nvml").sensor) if device.type == "cuda" else None
     session = Session(
         engine=target,
-        tokenizer=TextTokenizer.load(small.root),
+        tokenizer=load_tokenizer(small),
         target_bits=WeightBits(weights=(1,) * (target.info.num_layers + 1), int4_bits=4.0 + 16 / GROUP_SIZE),
         draft_engine=draft,
         draft_bits=None
@@ -161,19 +161,19 @@ def print_table(rows: dict[str, Row], target: TorchEngine, device: str, argument
     print(f"fallbacks: {', '.join(target.info.fallbacks) or 'none'}; arena {target.info.memory_bytes / 2**30:.2f} GiB")
 
 
-def _engine(path: Path, shape: Any, device: torch.device, arguments: argparse.Namespace) -> tuple[TorchEngine, Bundle]:
-    """Widen a bundle's target to ``shape``, None = as it is, and capture what decoding uses."""
-    bundle = Bundle.open(path)
-    model = bundle.target
-    source: WeightSource = BundleSource(model, device)
-    config, group_size, has_zeros = model.architecture, model.entry.int4.group_size, not model.entry.int4.symmetric
+def _engine(
+    path: Path, shape: Any, device: torch.device, arguments: argparse.Namespace
+) -> tuple[TorchEngine, Checkpoint]:
+    """Widen a model to ``shape``, None = as it is, and capture what decoding uses."""
+    small = open_checkpoint(str(path))
+    config = small.config
+    source: WeightSource = CheckpointSource(small, device, group_size=GROUP_SIZE)
     if shape is not None:
-        config = widened_config(model.architecture, shape)
-        source = WidenedSource(source, model.architecture, config, device, group_size=GROUP_SIZE)
-        group_size, has_zeros = GROUP_SIZE, False
+        config = widened_config(small.config, shape)
+        source = WidenedSource(source, small.config, config, device, group_size=GROUP_SIZE)
     if arguments.context > config.max_positions:
         raise ConfigError(f"context is {arguments.context}, the model was made for {config.max_positions}: lower it")
-    form = form_of(config, device=device, group_size=group_size, has_zeros=has_zeros, context_tokens=arguments.context)
+    form = form_of(config, device=device, group_size=GROUP_SIZE, has_zeros=False, context_tokens=arguments.context)
     started = time.monotonic()
     _, engine = build_engine(source, form, Arena(form.arena_bytes, device))
     loaded = time.monotonic()
@@ -183,13 +183,13 @@ def _engine(path: Path, shape: Any, device: torch.device, arguments: argparse.Na
     print(f"{path.name}: weights {loaded - started:.1f} s, warm-up {time.monotonic() - loaded:.1f} s", flush=True)
     if not hasattr(arguments, "linear_weights"):
         arguments.linear_weights = num_linear_weights(config)
-    return engine, bundle
+    return engine, small
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--draft", type=Path, help="a bundle whose target drafts, widened to a 1B shape")
+    parser.add_argument("source", type=Path)
+    parser.add_argument("--draft", type=Path, help="what drafts, widened to a 1B shape")
     parser.add_argument("--shape", choices=SHAPES, default="8b")
     parser.add_argument("--set", choices=PROMPT_SETS, default="short")
     parser.add_argument("--prompts", type=int, help="only so many of the set")

@@ -10,8 +10,6 @@ from types import ModuleType
 
 import pytest
 
-import edgeprec
-
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
@@ -33,10 +31,9 @@ def test_table_of_a_toy(
 ) -> None:
     """Every way of decoding has a row; exact is FP16's text in all of them."""
     made = checkpoints.make_checkpoint(tmp_path / "toy", "llama", vocab_size=288, max_positions=512)
-    bundle = edgeprec.export_bundle(made, tmp_path / "toy.edgeprec")
     output = tmp_path / "rows.json"
     flags = ["--shape", "none", "--prompts", "1", "--tokens", "6", "--context", "512", "--json", str(output)]
-    monkeypatch.setattr(sys, "argv", ["bench_decode.py", str(bundle), *flags])
+    monkeypatch.setattr(sys, "argv", ["bench_decode.py", str(made), *flags])
     script.main()
     rows = json.loads(output.read_text())
     assert list(rows) == list(script.configurations(6, has_draft=False))
