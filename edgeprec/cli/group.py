@@ -22,6 +22,7 @@ COMMANDS = {
     "run": "Continue a prompt.",
     "chat": "Talk with the model.",
     "serve": "Answer OpenAI's API over HTTP, with a web page.",
+    "service": "Keep a bundle served by systemd.",
     "distill": "Train a small draft for a target.",
     "inspect": "Show what is inside a bundle.",
     "verify": "Check every byte of a bundle.",
