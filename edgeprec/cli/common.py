@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from edgeprec.cli.journal import is_journal, with_priority
 from edgeprec.cli.settings import flag_name, read_settings_file, unknown_variables, variable_of
 from edgeprec.errors import ConfigError
 
@@ -86,5 +87,6 @@ class _EchoHandler(logging.Handler):
     """Write records to what standard error is at that moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line."""
-        click.echo(f"edgeprec: {record.levelname.lower()}: {self.format(record)}", err=True)
+        """Write one line; the journal is also told its priority."""
+        text = f"edgeprec: {record.levelname.lower()}: {self.format(record)}"
+        click.echo(with_priority(text, record.levelno) if is_journal(os.environ) else text, err=True)
