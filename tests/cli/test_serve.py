@@ -85,7 +85,6 @@ def test_this_machine_alone_needs_none(started: list[dict[str, Any]], host: str)
         (("--cors-origin", "https://app.example/page"), "expected such as https://app.example"),
         (("--max-body-bytes", "10"), "max_body_bytes is 10, expected 1024 or more"),
         (("--temperature", "11"), "temperature is 11.0"),
-        (("--engine", "tensorrt"), "--engine tensorrt"),
     ],
 )
 def test_bad_settings_are_refused(
