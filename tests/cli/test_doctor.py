@@ -76,7 +76,9 @@ def test_settings_show_where_they_come_from(invoke: Callable[..., Any], tmp_path
 def test_words_name_what_is_not_default(invoke: Callable[..., Any]) -> None:
     """A person sees the few settings that differ, once each."""
     outcome = invoke("doctor", "--sensor", "none", env={"EDGEPREC_THREADS": "2"})
-    assert "--threads 2, from EDGEPREC_THREADS, for demo, run, chat, certify" in outcome.out
+    told = [line for line in outcome.out.splitlines() if "--threads 2, from EDGEPREC_THREADS, for " in line]
+    assert len(told) == 1
+    assert {"demo", "run", "chat", "certify"} <= set(told[0].partition(", for ")[2].split(", "))
     assert outcome.out.count("--threads") == 1
 
 
