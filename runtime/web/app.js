@@ -15,10 +15,16 @@ const plots = new Plots(find("#plots"));
 const transcript = new Transcript(find("#transcript"), (words) => { find("#token-facts").textContent = words; });
 let running = null; // the AbortController of the reply that streams
 
+/** Show what the tab kept. A reload in the middle of a reply broke it off; its question can be asked again. */
 function restore() {
+  for (const turn of conversation.turns.filter((one) => one.role === "assistant" && !one.summary)) {
+    if (turn.text) turn.summary = `${turn.tokens.length} tokens · broken off`;
+    else conversation.remove(turn);
+  }
   for (const turn of conversation.turns) transcript.add(turn);
-  const reply = conversation.turns.findLast((turn) => turn.role === "assistant");
-  if (reply) plots.show(reply.tokens, true);
+  if (conversation.turns.at(-1)?.role === "user") transcript.addTrouble(new Trouble("broken"), () => running || reply());
+  const last = conversation.turns.findLast((turn) => turn.role === "assistant");
+  if (last) plots.show(last.tokens, true);
 }
 
 async function send(text) {

@@ -17,6 +17,7 @@ from edgeprec.runtime.service.app import WEB_FOLDER
 
 playwright_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright for Python: the dev extra")
 expect = playwright_api.expect
+expect.set_options(timeout=30_000)  # a machine under load is slow; what comes at once costs nothing
 CHROMIUM = shutil.which("chromium")
 KEY = "a-key-of-sixteen-letters"
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium: apt-get install chromium")
@@ -50,7 +51,7 @@ def page(browser: Any) -> Iterator[Any]:
     """Return a fresh page; an error or a breach of the content policy on it fails the test."""
     context = browser.new_context()
     opened = context.new_page()
-    opened.set_default_timeout(20_000)
+    opened.set_default_timeout(30_000)
     faults: list[str] = []
     opened.on("pageerror", lambda error: faults.append(str(error)))
     opened.on("console", lambda said: faults.append(said.text) if "Content Security Policy" in said.text else None)
@@ -187,6 +188,31 @@ def test_a_reload_keeps_the_conversation(page: Any, start: Callable[..., Any]) -
     page.reload()
     expect(page.locator("#welcome")).to_be_visible()
     assert page.locator(".turn").count() == 0
+
+
+@needs_browser
+@pytest.mark.parametrize("passes", [0, 6])
+def test_a_reload_in_the_middle_of_a_reply(page: Any, start: Callable[..., Any], brake: Any, passes: int) -> None:
+    """What had come is kept and marked; where nothing had, the question can be asked again."""
+    _, address = start(max_tokens=20)
+    open_page(page, address)
+    brake.arm(passes)
+    send(page, "abc")
+    if passes:
+        expect(page.locator(".assistant .token").first).to_be_attached()
+    else:
+        expect(page.locator(".assistant")).to_have_attribute("aria-busy", "true")
+    page.reload()
+    assert page.locator(".user .text").text_content() == "abc"
+    if passes:
+        expect(page.locator(".summary").last).to_contain_text("broken off")
+        assert reply_text(page)
+        brake.release()
+        return
+    assert page.locator(".assistant").count() == 0
+    brake.release()
+    page.locator(".trouble button").click()
+    expect(page.locator(".summary").last).to_contain_text("20 tokens")
 
 
 @needs_browser

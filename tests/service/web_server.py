@@ -19,6 +19,7 @@ def served_on_port(app: Any, *, port: int = 0) -> Iterator[str]:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
+    listener.listen(64)  # a browser that comes before the thread runs waits instead of being refused
     config = uvicorn.Config(
         app, http=HttpProtocol, ws="none", loop="asyncio", lifespan="on", log_config=None, timeout_graceful_shutdown=5
     )
