@@ -11,7 +11,7 @@ const NAMES = ["low", "middle", "high"];
 const PLOTS = [
   { id: "entropy", title: "Entropy", from: (token) => token[3], top: null, floor: 2, show: (bits) => `${bits.toFixed(2)} bits` },
   { id: "gear", title: "Gear", from: (token) => GEARS[token[2]] ?? null, top: 1, steps: true, show: (gear) => NAMES[gear * 2], ends: "low INT4, high FP16" },
-  { id: "acceptance", title: "Acceptance", from: (token) => token[4], top: 1, show: percent },
+  { id: "acceptance", title: "Acceptance", from: (token) => token[4], top: 1, show: percent, nothing: "no drafts" },
   { id: "watts", title: "Power", from: (token) => token[5], top: null, floor: 1, show: (watts) => `${watts.toFixed(1)} W` },
 ];
 
@@ -52,7 +52,7 @@ class Plot {
     const known = values.filter((value) => value !== null);
     const top = plot.top ?? Math.max(plot.floor, ...known);
     const last = known.at(-1);
-    this.value.textContent = last === undefined ? (isOver ? "not measured" : "–") : plot.show(last);
+    this.value.textContent = last === undefined ? (isOver && tokens.length ? (plot.nothing ?? "not measured") : "–") : plot.show(last);
     this.line.setAttribute("d", outline(values, top, plot.steps));
     this.low.textContent = plot.ends ?? `0 to ${plot.show(top)}`;
     this.high.textContent = tokens.length ? `${tokens.length} tokens` : "";

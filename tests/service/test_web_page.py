@@ -227,6 +227,7 @@ def test_a_refusal_is_told_kindly(page: Any, start: Callable[..., Any]) -> None:
     expect(trouble).to_contain_text("64")
     assert page.locator(".assistant").count() == 0
     assert page.locator(".user .text").text_content() == "a" * 100
+    expect(page.locator("[data-plot=watts] .value")).to_have_text("\u2013")  # nothing came, so nothing was missed
     send(page, "b")
     expect(page.locator(".summary").last).to_contain_text("mode exact")
     expect(trouble).to_have_count(0)
@@ -383,6 +384,7 @@ def test_settings_reach_the_server(page: Any, start: Callable[..., Any]) -> None
     body = asked.value.post_data_json
     assert (body["edgeprec"], body["temperature"], body["max_tokens"]) == ({"mode": "int4"}, 0.5, 3)
     expect(page.locator(".summary").last).to_contain_text("mode int4")
+    expect(page.locator("[data-plot=acceptance] .value")).to_have_text("no drafts")
     tokens = page.locator(".assistant .text").last.locator(".token")
     sources = tokens.evaluate_all("all => all.map(one => one.dataset.source)")
     assert sources == ["target", "unverified", "unverified"]  # prefill is FP16 in every mode
