@@ -82,12 +82,20 @@ def _generating(summary: str, name: str, *, stream: str) -> dict[str, Any]:
                 "description": "The reply; with `stream`, events of one chunk each, then `[DONE]`.",
                 "content": {
                     "application/json": {"schema": _reference(name)},
-                    "text/event-stream": {"schema": _reference(stream)},
+                    "text/event-stream": {"schema": _events(stream)},
                 },
             },
             **_problems(*_GENERATING),
         },
     }
+
+
+def _events(name: str) -> dict[str, Any]:
+    """Describe one event: readers of OpenAPI 3.1 take the schema of a stream for that of each event's fields."""
+    held = {"anyOf": [_reference(name), _reference("Error")]}
+    chunk = {"type": "string", "contentMediaType": "application/json", "contentSchema": held}
+    end = {"type": "string", "enum": ["[DONE]"]}
+    return {"type": "object", "properties": {"data": {"anyOf": [end, chunk]}}, "required": ["data"]}
 
 
 def _reading(summary: str, name: str, *problems: str) -> dict[str, Any]:

@@ -70,19 +70,22 @@ def send(client: TestClient, case: Any) -> int:
 
 @pytest.mark.parametrize("path", GENERATING)
 def test_requests_of_the_documented_form(client: TestClient, document: Any, path: str) -> None:
-    """A body the schema allows is answered or refused as documented; half of them name what this toy knows."""
+    """A body the schema allows is answered, whole or as a stream, or refused; all of it as documented."""
     statuses: list[int] = []
+    streams: list[bool] = []
 
     @BOUNDED
-    @given(document[path]["post"].as_strategy(), st.booleans())
-    def run(case: Any, is_known: bool) -> None:
-        if is_known:
-            case.body.update((name, value) for name, value in KNOWN.items() if name in case.body)
+    @given(document[path]["post"].as_strategy(), st.booleans(), st.sampled_from(({}, {"stream": True})))
+    def run(case: Any, is_known: bool, asked: dict[str, Any]) -> None:
+        known = {name: KNOWN[name] for name in KNOWN.keys() & case.body.keys() if is_known}
+        case.body = case.body | known | asked
         statuses.append(send(client, case))
+        streams.append(case.body.get("stream") is True and statuses[-1] == 200)
 
     run()
     assert len(statuses) == EXAMPLES
     assert {200, 400} <= set(statuses) <= {200, 400, 404}
+    assert any(streams)
 
 
 @pytest.mark.parametrize("path", GENERATING)
@@ -132,6 +135,16 @@ def test_an_undocumented_answer_is_noticed(client: TestClient) -> None:
         value["paths"][path]["get"]["responses"] = lack
         with pytest.raises(FailureGroup):
             send(client, schemathesis.openapi.from_dict(value)[path]["get"].Case())
+
+
+def test_an_undocumented_event_is_noticed(client: TestClient) -> None:
+    """The checks look into the events of a stream: a chunk that lacks a field is at odds with the document."""
+    value = client.get("/openapi.json").json()
+    asked = {"media_type": "application/json", "body": {"prompt": "abc", "stream": True}}
+    assert send(client, schemathesis.openapi.from_dict(value)["/v1/completions"]["post"].Case(**asked)) == 200
+    value["components"]["schemas"]["Completion"]["required"].append("nonsense")
+    with pytest.raises(FailureGroup):
+        send(client, schemathesis.openapi.from_dict(value)["/v1/completions"]["post"].Case(**asked))
 
 
 def test_it_still_answers(client: TestClient) -> None:
