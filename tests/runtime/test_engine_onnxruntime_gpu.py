@@ -147,6 +147,9 @@ def test_closed_engine_says_so(engine: OnnxRuntimeGpuEngine) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(
+    PROVIDERS["cuda"].name not in onnxruntime.get_available_providers(), reason="needs onnxruntime-gpu and a CUDA GPU"
+)
 def test_cuda_gives_the_cpus_tokens(tiny_pair: Path) -> None:
     """On a real GPU, greedy tokens of both precisions are the CPU engine's, as far as FP16 can tell them apart."""
     model = Bundle.open(tiny_pair).target
