@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from edgeprec.export.calibrate import Forward
     from edgeprec.runtime.session import Session
 
-__all__ = ["ExportSettings", "Progress", "ProgressEvent", "export_bundle", "export_rotated", "load"]
+__all__ = [
+    "ExportSettings",
+    "Progress",
+    "ProgressEvent",
+    "export_bundle",
+    "export_compressed_tensors",
+    "export_rotated",
+    "load",
+]
 
 _CALIBRATION_CONTEXT = 1024
 
@@ -111,6 +119,36 @@ def export_bundle(
         settings=settings or ExportSettings(),
         resume=resume,
         open_forward=_open_forward,
+        progress=progress or silent,
+    )
+
+
+def export_compressed_tensors(
+    source: str | PathLike[str],
+    output: str | PathLike[str],
+    *,
+    draft: str = "none",
+    settings: ExportSettings | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Write a model in INT4 as a checkpoint that vLLM, SGLang and transformers load, into the new folder ``output``.
+
+    ``source`` is as in ``export_bundle``. ``draft`` is ``"none"`` or a checkpoint, which goes into ``output/draft`` in
+    FP16; ``"self"`` counts as none, because the INT4 target is what is served.
+
+    Raises:
+        ConfigError: a source, a setting or the output cannot be used, or the model does not fit the format.
+        EdgePrecError: the disk is full.
+        MissingDependency: a package of the extra ``export`` is not installed, or onnxruntime to calibrate.
+    """
+    require_export_packages()
+    from edgeprec.export.compressed_tensors import export_hand_off
+
+    return export_hand_off(
+        str(source),
+        Path(output),
+        draft=None if draft in ("self", "none") else draft,
+        settings=settings or ExportSettings(),
         progress=progress or silent,
     )
 

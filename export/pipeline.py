@@ -26,7 +26,7 @@ from edgeprec.export.settings import ExportSettings
 from edgeprec.export.writer import BundleTransaction, require_free_output
 from edgeprec.vocabulary import Vocabulary, require_same_vocabulary
 
-__all__ = ["OpenForward", "export_pair"]
+__all__ = ["OpenForward", "encode_text", "export_pair", "open_drafter", "require_pair"]
 
 OpenForward = Callable[[Path, ModelConfig], AbstractContextManager[Forward]]
 """Load a graph and return its passes for as long as the context lasts."""
@@ -53,21 +53,26 @@ def export_pair(
     if not resume:
         require_free_output(output)
     target = open_checkpoint(source) if isinstance(source, str) else source
-    drafter = None if draft in ("self", "none") else _open_drafter(draft, target)
+    drafter = None if draft in ("self", "none") else open_drafter(draft, target)
     if drafter is not None:
-        require_same_vocabulary(_vocabulary(target, "target"), _vocabulary(drafter, "draft"))
+        require_pair(target, drafter)
     text = settings.read_text() if settings.reads_text else ""
     sources = _digest_sources(target, drafter, progress)
     fingerprint = _fingerprint(sources, draft, settings, text)
     with BundleTransaction(output, resume=resume, fingerprint=fingerprint) as transaction:
         if transaction.is_complete:
             return output
-        tokens = _encode(target, text) if settings.reads_text else []
+        tokens = encode_text(target, text) if settings.reads_text else []
         work = _Work(transaction, settings, tokens, progress)
         return work.run(target, drafter, draft, sources, name=output.name.removesuffix(".edgeprec"), open_=open_forward)
 
 
-def _open_drafter(draft: str, target: Checkpoint) -> Checkpoint:
+def open_drafter(draft: str, target: Checkpoint) -> Checkpoint:
+    """Open the checkpoint ``draft``, one that shares parts of its target included.
+
+    Raises:
+        ConfigError: it cannot be used, or was made for another target.
+    """
     return open_draft(Path(draft).expanduser(), target) if is_shared_draft(draft) else open_checkpoint(draft)
 
 
@@ -155,13 +160,27 @@ def _passes(export: ModelExport, open_: OpenForward) -> Iterator[ModelPasses]:
         yield ModelPasses(forward, config.num_layers, config.max_positions)
 
 
+def require_pair(target: Checkpoint, drafter: Checkpoint) -> None:
+    """Refuse a draft that does not speak the target's vocabulary.
+
+    Raises:
+        ConfigError: names the first id that differs.
+    """
+    require_same_vocabulary(_vocabulary(target, "target"), _vocabulary(drafter, "draft"))
+
+
 def _vocabulary(checkpoint: Checkpoint, role: str) -> Vocabulary:
     return Vocabulary.from_tokenizer_json(
         checkpoint.tokenizer.tokenizer_json, width=checkpoint.config.vocab_size, where=f"the {role}'s tokenizer.json"
     )
 
 
-def _encode(target: Checkpoint, text: str) -> list[int]:
+def encode_text(target: Checkpoint, text: str) -> list[int]:
+    """Return the ids of the calibration text.
+
+    Raises:
+        ConfigError: the text is too short to measure anything.
+    """
     tokenizer = Tokenizer.from_buffer(target.tokenizer.tokenizer_json)
     ids = list(tokenizer.encode(text, add_special_tokens=False).ids)
     if len(ids) < LEAST_TOKENS:

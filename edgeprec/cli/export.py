@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeprec.cli.common import json_option, quiet_option
+from edgeprec.cli.parameter_types import DRAFT_LENGTH
 
 if TYPE_CHECKING:
     from edgeprec.export.settings import ExportSettings
@@ -35,6 +36,19 @@ __all__ = ["export_command"]
     help="A UTF-8 text like what the model will read.  [default: one that ships with EdgePrec]",
 )
 @click.option("--tensorrt", metavar="SM,..", help="Build TensorRT engines for these GPUs.")
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["bundle", "compressed-tensors"]),
+    default="bundle",
+    help="A bundle, or the INT4 target as a checkpoint for vLLM, SGLang and transformers.",
+)
+@click.option(
+    "--draft-length",
+    type=DRAFT_LENGTH,
+    default="adaptive",
+    help="With compressed-tensors: tokens to draft in the serve command; adaptive is the longest adaptive draft, 8.",
+)
 @click.option("--resume", is_flag=True, help="Go on with an export that was interrupted.")
 @json_option
 @quiet_option
@@ -48,6 +62,7 @@ def export_command(**values: Any) -> None:
       edgeprec export ./SmolLM2-135M-Instruct -o smollm2.edgeprec
       edgeprec export model.Q4_1.gguf -o model.edgeprec --quantizer gptq --group-size 64
       edgeprec export ./Llama-3.1-8B --draft ./Llama-3.2-1B -o llama.edgeprec --calibration mails.txt
+      edgeprec export llama.edgeprec --format compressed-tensors --group-size 128 -o llama-int4
     """
     from edgeprec.cli.not_built import refuse_unbuilt
     from edgeprec.cli.progress import progress_bars
@@ -55,6 +70,11 @@ def export_command(**values: Any) -> None:
 
     refuse_unbuilt(values)
     require_export_packages()
+    if values["output_format"] == "compressed-tensors":
+        from edgeprec.cli.hand_off import hand_off
+
+        hand_off(values, settings_from(values))
+        return
     if values["tensorrt"] is not None:
         _check_tensorrt(values["tensorrt"])
     from edgeprec.api import export_bundle

@@ -116,3 +116,25 @@ def test_a_missing_extra_is_named(
     assert outcome.code == 5
     assert "pip install 'edgeprec[export]'" in outcome.err
     assert exports.calls == []
+
+
+def test_a_hand_off_says_how_to_serve_it(
+    make_checkpoint: Callable[..., Path], invoke: Callable[..., Any], tmp_path: Path
+) -> None:
+    """From a checkpoint and its draft to a folder, and commands that serve both with the K asked for."""
+    source = str(make_checkpoint(tmp_path / "source", hidden_size=64, intermediate_size=96))
+    flags = ["--format", "compressed-tensors", "--quantizer", "rtn", "--draft", source]
+    output = str(tmp_path / "int4")
+    for given in (("--resume",), ("--tensorrt", "sm89"), ("--draft-length", "16")):
+        refused = invoke("export", source, "-o", output, *flags, *given)
+        assert (refused.code, given[0].lstrip("-").replace("-", "_") in refused.err.replace("-", "_")) == (2, True)
+        assert not Path(output).exists()
+    outcome = invoke("export", source, "-o", output, *flags, "--draft-length", "5", "--json")
+    assert outcome.code == 0
+    found = json.loads(outcome.out)
+    assert (found["path"], found["draft"], found["draft_length"]) == (output, f"{output}/draft", 5)
+    assert '"num_speculative_tokens": 5' in found["commands"]["vllm"]
+    assert (Path(output) / "config.json").exists()
+    assert "vllm serve" in invoke("export", source, "-o", output + "2", *flags[:-2]).out
+    again = invoke("export", source, "-o", output, *flags)
+    assert (again.code, "already exists" in again.err) == (2, True)
