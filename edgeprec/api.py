@@ -127,14 +127,15 @@ def export_compressed_tensors(
     source: str | PathLike[str],
     output: str | PathLike[str],
     *,
-    draft: str = "none",
+    draft: str = "self",
     settings: ExportSettings | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Write a model in INT4 as a checkpoint that vLLM, SGLang and transformers load, into the new folder ``output``.
 
-    ``source`` is as in ``export_bundle``. ``draft`` is ``"none"`` or a checkpoint, which goes into ``output/draft`` in
-    FP16; ``"self"`` counts as none, because the INT4 target is what is served.
+    ``source`` is as in ``export_bundle``. ``draft`` is a checkpoint, which goes into ``output/draft`` in FP16, or
+    ``"none"``. ``"self"`` is the draft model in ``source`` where that is a bundle with one, and none otherwise, because
+    the INT4 target is what is served.
 
     Raises:
         ConfigError: a source, a setting or the output cannot be used, or the model does not fit the format.
@@ -147,7 +148,7 @@ def export_compressed_tensors(
     return export_hand_off(
         str(source),
         Path(output),
-        draft=None if draft in ("self", "none") else draft,
+        draft=draft,
         settings=settings or ExportSettings(),
         progress=progress or silent,
     )

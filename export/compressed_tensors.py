@@ -24,6 +24,7 @@ from edgeprec.architecture import LINEARS, LinearName, ModelConfig
 from edgeprec.errors import ConfigError, EdgePrecError
 from edgeprec.export import disk
 from edgeprec.export.activations import ActivationStream
+from edgeprec.export.bundle_checkpoint import BundleCheckpoint, open_bundle_draft
 from edgeprec.export.checkpoint import Checkpoint, open_checkpoint
 from edgeprec.export.compressed_tensors_config import config_files, require_family
 from edgeprec.export.compressed_tensors_layout import pack_columns, require_packable
@@ -44,10 +45,10 @@ DRAFT_FOLDER = "draft"
 _OUTER_ROLES = {"embed": "embedding", "final_norm": "final_norm", "head": "head"}
 
 
-def export_hand_off(
-    source: str, output: Path, *, draft: str | None, settings: ExportSettings, progress: Progress
-) -> Path:
-    """Write the target, and the checkpoint ``draft`` where it is not None, into the new folder ``output``; return it.
+def export_hand_off(source: str, output: Path, *, draft: str, settings: ExportSettings, progress: Progress) -> Path:
+    """Write the target and its draft into the new folder ``output`` and return it.
+
+    ``draft`` is a checkpoint, ``"none"``, or ``"self"``: the draft model in ``source`` where that is a bundle with one.
 
     It appears when it is whole. Until then the work lies in a hidden folder beside it, which an error removes.
 
@@ -61,7 +62,7 @@ def export_hand_off(
     target = open_checkpoint(source)
     require_family(target.config)
     require_packable(target.config, quantizer)
-    drafter = None if draft is None else _open_draft(draft, target)
+    drafter = _open_draft(draft, target)
     tokens = encode_text(target, settings.read_text()) if quantizer.method != "rtn" else []
     needed_bytes = _target_bytes(target.config, quantizer) + (0 if drafter is None else _fp16_bytes(drafter.config))
     try:
@@ -80,8 +81,10 @@ def export_hand_off(
     return output
 
 
-def _open_draft(draft: str, target: Checkpoint) -> Checkpoint:
-    drafter = open_drafter(draft, target)
+def _open_draft(draft: str, target: Checkpoint) -> Checkpoint | None:
+    drafter = _find_draft(draft, target)
+    if drafter is None:
+        return None
     require_family(drafter.config)
     require_pair(target, drafter)
     rows = target.config.vocab_size, drafter.config.vocab_size
@@ -91,6 +94,12 @@ def _open_draft(draft: str, target: Checkpoint) -> Checkpoint:
             "another draft, or leave --draft out"
         )
     return drafter
+
+
+def _find_draft(draft: str, target: Checkpoint) -> Checkpoint | None:
+    if draft == "self" and isinstance(target, BundleCheckpoint):
+        return open_bundle_draft(target)
+    return None if draft in ("self", "none") else open_drafter(draft, target)
 
 
 @dataclass(slots=True)

@@ -55,6 +55,7 @@ class ShardWriter:
     def _flush(self) -> None:
         path = self._part(len(self._written))
         save_file(self._held, path, metadata={"format": "pt"})
+        path.chmod(0o644)  # like the files beside it: newer versions of safetensors let the owner alone read
         with path.open("rb") as file:
             os.fsync(file.fileno())
         self._written.append(tuple(self._held))

@@ -19,7 +19,7 @@ __all__ = ["export_command"]
 
 @click.command("export", short_help="Turn a checkpoint into a bundle.")
 @click.argument("source")
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The new bundle.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The new folder.")
 @click.option("--draft", default="self", metavar="SOURCE|self|none", help="Who drafts; self is the target in INT4.")
 @click.option("--quantizer", type=click.Choice(["rtn", "clip", "gptq"]), help="How INT4 is chosen.  [default: clip]")
 @click.option("--group-size", type=click.Choice(["32", "64", "128"]), help="Weights that share a scale.  [default: 32]")
@@ -47,7 +47,7 @@ __all__ = ["export_command"]
     "--draft-length",
     type=DRAFT_LENGTH,
     default="adaptive",
-    help="With compressed-tensors: tokens to draft in the serve command; adaptive is the longest adaptive draft, 8.",
+    help="With compressed-tensors: tokens a round in the serve command; adaptive gives the longest draft, 8.",
 )
 @click.option("--resume", is_flag=True, help="Go on with an export that was interrupted.")
 @json_option

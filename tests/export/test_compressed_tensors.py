@@ -24,6 +24,8 @@ from edgeprec.export.checkpoint import open_checkpoint
 from edgeprec.export.compressed_tensors_config import config_files
 from edgeprec.export.compressed_tensors_layout import pack_columns, require_packable
 from edgeprec.export.compressed_tensors_serve import serve_commands
+from edgeprec.export.draft_facts import DraftFacts
+from edgeprec.export.draft_writer import write_draft
 from edgeprec.export.hf_shards import ShardWriter
 from edgeprec.export.progress import ProgressEvent
 from edgeprec.export.quantizer import QuantizerSettings, quantize
@@ -171,6 +173,13 @@ def test_scales_are_positive(checkpoints: ModuleType, tmp_path: Path) -> None:
     assert all((values > 0).all() for values in scales)
 
 
+def test_a_server_of_another_user_can_read_it(checkpoints: ModuleType, tmp_path: Path) -> None:
+    """Weights have the rights of the files beside them."""
+    source = checkpoints.make_checkpoint(tmp_path / "source", "llama", **WIDTHS)
+    output = export_compressed_tensors(source, tmp_path / "output", settings=RTN)
+    assert {path.stat().st_mode & 0o777 for path in output.iterdir()} == {0o644}
+
+
 def test_embedding_head_norms_and_biases_stay_fp16(checkpoints: ModuleType, tmp_path: Path) -> None:
     """Only the layers' linears are quantized, and config.json says so."""
     source = checkpoints.make_checkpoint(tmp_path / "source", "qwen2", tied=False, dtype="fp16", **WIDTHS)
@@ -251,6 +260,51 @@ def test_the_draft_is_a_whole_fp16_checkpoint(checkpoints: ModuleType, tmp_path:
         np.testing.assert_array_equal(values, original[name], err_msg=name)
     assert "quantization_config" not in json.loads((output / "draft/config.json").read_text())
     assert open_checkpoint(str(output / "draft")).config == open_checkpoint(str(draft)).config
+
+
+def test_a_bundles_own_draft_comes_along(checkpoints: ModuleType, tmp_path: Path) -> None:
+    """The same pair on the cluster: a bundle hands its draft model over, unless told not to."""
+    source = checkpoints.make_checkpoint(tmp_path / "source", "llama", dtype="fp16", **WIDTHS)
+    small = checkpoints.make_checkpoint(tmp_path / "small", "llama", num_layers=1, seed=4, dtype="fp16")
+    bundle = export_bundle(source, tmp_path / "pair.edgeprec", draft=str(small), settings=RTN)
+    output = export_compressed_tensors(bundle, tmp_path / "output", settings=RTN)
+    written, original = (load_file(folder / "model.safetensors") for folder in (output / "draft", small))
+    assert written.keys() == original.keys()
+    for name, values in written.items():
+        np.testing.assert_array_equal(values, original[name], err_msg=name)
+    alone = export_compressed_tensors(bundle, tmp_path / "alone", draft="none", settings=RTN)
+    assert not (alone / "draft").exists()
+
+
+def shared_draft(folder: Path, source: Path) -> Path:
+    """Write a draft that is its target's first layer and shares embedding and head."""
+    target = open_checkpoint(str(source))
+    place, weights = "layers.0.", {"final_norm.scale": target.final_norm()}
+    for name in LINEARS:
+        weights[f"{place}linears.{name}.weight"] = target.linear(0, name).T.astype(np.float32)
+    weights |= {f"{place}norms.{name}.scale": target.norm(0, name) for name in ("input", "post_attention")}
+    write_draft(folder, replace(target.config, num_layers=1), weights, DraftFacts.of(target, (0,)), {"steps": 0})
+    return folder
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_what_a_draft_shares_is_written_out(checkpoints: ModuleType, tmp_path: Path, is_tied: bool) -> None:
+    """A distilled draft has its target's embedding and head; servers need them in its folder, from bundles too."""
+    source = checkpoints.make_checkpoint(tmp_path / "source", "llama", dtype="fp16", tied=is_tied, **WIDTHS)
+    draft = shared_draft(tmp_path / "draft", source)
+    bundle = export_bundle(source, tmp_path / "pair.edgeprec", draft=str(draft), settings=RTN)
+    outputs = [
+        export_compressed_tensors(source, tmp_path / "one", draft=str(draft), settings=RTN),
+        export_compressed_tensors(bundle, tmp_path / "two", settings=RTN),
+    ]
+    target = load_file(source / "model.safetensors")
+    shared = {"model.embed_tokens.weight"} if is_tied else {"model.embed_tokens.weight", "lm_head.weight"}
+    expected = load_file(draft / "model.safetensors") | {name: target[name] for name in shared}
+    for output in outputs:
+        written = load_file(output / "draft/model.safetensors")
+        assert written.keys() == expected.keys()
+        for name, values in written.items():
+            np.testing.assert_array_equal(values, expected[name], err_msg=name)
 
 
 def test_a_draft_of_another_width_of_vocabulary_is_refused(checkpoints: ModuleType, tmp_path: Path) -> None:
