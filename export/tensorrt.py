@@ -113,7 +113,7 @@ def build_engines(bundle: Bundle, settings: EngineSettings, *, progress: Progres
 @dataclass(frozen=True, slots=True)
 class _ModelBuild:
     model: BundleModel
-    library: TensorRtLibrary
+    tensorrt: TensorRtLibrary
     settings: EngineSettings
     context_tokens: int
     folder: Path
@@ -135,9 +135,9 @@ class _ModelBuild:
 
     def entries(self) -> tuple[EngineEntry, ...]:
         """Return what the manifest says: one entry for each GPU generation the file serves."""
-        name = _file_name(self.settings, self.library, self.model)
+        name = _file_name(self.settings, self.tensorrt, self.model)
         return tuple(
-            EngineEntry(kind=self.library.kind, sm=sm, model=self.model.role, file=name, version=self.library.version)
+            EngineEntry(kind=self.tensorrt.kind, sm=sm, model=self.model.role, file=name, version=self.tensorrt.version)
             for sm in self.settings.sms
         )
 
@@ -148,7 +148,7 @@ class _ModelBuild:
         weight_bytes = save_graph(graph, path)
         _require_memory(segment, weight_bytes)
         builder = PlanBuilder(
-            self.library,
+            self.tensorrt,
             self.settings.sms,
             self.context_tokens,
             _PROFILES.get(segment.precision, _ONE_PROFILE),
@@ -162,8 +162,8 @@ class _ModelBuild:
 
     def _header(self, places: tuple[PlanPlace, ...]) -> EngineHeader:
         return EngineHeader(
-            kind=self.library.kind,
-            version=self.library.version,
+            kind=self.tensorrt.kind,
+            version=self.tensorrt.version,
             sms=self.settings.sms,
             model=self.model.role,
             context_tokens=self.context_tokens,

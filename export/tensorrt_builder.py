@@ -27,7 +27,7 @@ class PlanBuilder:
     An interrupt cancels the build within moments: it runs in a thread of its own, which asks after each step.
     """
 
-    library: TensorRtLibrary
+    tensorrt: TensorRtLibrary
     sms: Sequence[str]
     context_tokens: int
     profiles: Sequence[Range]  # shortest, expected and most rows of each optimization profile
@@ -65,7 +65,7 @@ class PlanBuilder:
             result.error = MemoryBudgetError(f"building {name} ran out of memory")
 
     def _serialize(self, graph: Path, name: str, cancel: threading.Event) -> memoryview:
-        trt, library = self.library.module, f"{self.library.kind} {self.library.version}"
+        trt, library = self.tensorrt.module, f"{self.tensorrt.kind} {self.tensorrt.version}"
         logger = _logger(trt, self.log)
         builder = trt.Builder(logger)
         if builder is None:
@@ -87,8 +87,8 @@ class PlanBuilder:
 
     def _configure(self, builder: Any, graph: Path) -> Any:
         config = builder.create_builder_config()
-        if self.library.is_ahead_of_time:
-            capabilities = self.library.module.ComputeCapability
+        if self.tensorrt.is_ahead_of_time:
+            capabilities = self.tensorrt.module.ComputeCapability
             config.num_compute_capabilities = len(self.sms)
             for index, sm in enumerate(self.sms):
                 config.set_compute_capability(getattr(capabilities, sm.upper()), index)

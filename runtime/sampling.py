@@ -7,18 +7,19 @@ follows softmax(score) exactly and depends on nothing but logits, history, seed 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeprec.config import SamplingConfig
+from edgeprec.config import GenerationConfig, SamplingConfig
 from edgeprec.errors import ConfigError
 from edgeprec.runtime.noise import gumbel_noise
 
-__all__ = ["Sampler"]
+__all__ = ["Sampler", "with_seed"]
 
 _Scores = npt.NDArray[np.float32]
 _Ids = npt.NDArray[np.int64]
@@ -137,3 +138,10 @@ def _is_top_p(scores: _Scores, top_p: float) -> npt.NDArray[np.bool_]:
     mask = np.zeros(scores.size, np.bool_)
     mask[order[:count]] = True
     return mask
+
+
+def with_seed(config: GenerationConfig) -> GenerationConfig:
+    """Draw a seed where sampling needs one and none was given; it is reported in the reply."""
+    if config.sampling.temperature == 0.0 or config.sampling.seed is not None:
+        return config
+    return replace(config, sampling=replace(config.sampling, seed=secrets.randbits(32)))

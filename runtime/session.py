@@ -6,7 +6,6 @@ A new generation cancels the one before it.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeprec.calibration import Calibration
-from edgeprec.config import DrafterKind, GenerationConfig, Mode, SamplingConfig, with_overrides
+from edgeprec.config import DrafterKind, GenerationConfig, Mode, with_overrides
 from edgeprec.controller import Controller
 from edgeprec.devices.meter import Meter
 from edgeprec.devices.window import Window
@@ -36,7 +35,7 @@ from edgeprec.runtime.one_thread import OneThread
 from edgeprec.runtime.passes import PassCounter, WeightBits
 from edgeprec.runtime.reply import EnergyStats, Reply, Stats
 from edgeprec.runtime.rounds import RoundDecoder
-from edgeprec.runtime.sampling import Sampler
+from edgeprec.runtime.sampling import Sampler, with_seed
 from edgeprec.runtime.statistics import Tally
 from edgeprec.runtime.stop_text import TextStream
 from edgeprec.runtime.tokenizer import Message, TextTokenizer
@@ -144,7 +143,7 @@ class Session:
         self._check_tokens(tokens, room_tokens=1)
         self._check(chosen)
         _check_logprobs(top_logprobs)
-        self._current = self._begin(tokens, _seeded(chosen), top_logprobs)
+        self._current = self._begin(tokens, with_seed(chosen), top_logprobs)
         return self._current
 
     def generate(
@@ -381,14 +380,6 @@ def _budget_note(ended: Generation, window: NoWindow | Window) -> Iterator[str]:
         f"the power budget of {budget_w:g} W was not held: the mean was {reading.watts:.1f} W with INT4 preferred, "
         f"shorter drafts and {ended.power.paused_ns * 1e-9:.1f} s of pauses"
     )
-
-
-def _seeded(config: GenerationConfig) -> GenerationConfig:
-    """Draw a seed where sampling needs one and none was given; it is reported in the reply."""
-    if config.sampling.temperature == 0.0 or config.sampling.seed is not None:
-        return config
-    sampling: SamplingConfig = replace(config.sampling, seed=secrets.randbits(32))
-    return replace(config, sampling=sampling)
 
 
 def _check_logprobs(top_logprobs: int | None) -> None:
