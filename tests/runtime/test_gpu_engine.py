@@ -234,7 +234,7 @@ def test_memory_plan_is_what_the_driver_reports() -> None:
     _, engine = load(config)
     torch.cuda.empty_cache()
     engine.warm_up()
-    in_pieces(engine, 256, 64)
+    in_pieces(engine, 256, 64, Plan.uniform(Precision.FP16, num_layers=config.num_layers))
     torch.cuda.synchronize()
     after, _ = torch.cuda.mem_get_info()
     made = form(config)
