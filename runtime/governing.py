@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
+from edgeprec.devices.meter import Meter
+from edgeprec.devices.reading import EnergyReading
 from edgeprec.governor import Governor, PowerBias
 from edgeprec.runtime.reply import RoundRecord
 
-__all__ = ["PowerGuard"]
+__all__ = ["PowerGuard", "budget_note", "power_guard"]
+
+_BUDGET_SLACK = 1.05
 
 
 @dataclass(slots=True)
@@ -54,3 +58,28 @@ class PowerGuard:
             return governor
         self._read_ns = now_ns
         return governor.observed(power_mw, time_ns=now_ns)
+
+
+def power_guard(
+    budget_w: float | None, meter: Meter | None, *, clock: Callable[[], int], wait: Callable[[float], object]
+) -> PowerGuard:
+    """Return the guard of one generation; without a budget it does nothing."""
+    if budget_w is None or meter is None:
+        return PowerGuard()
+    lag_ms = meter.sensor.lag_ms
+    governor = Governor(budget_mw=budget_w * 1e3)
+    if lag_ms is not None:
+        governor = replace(governor, lag_ns=round(lag_ms * 1e6))
+    return PowerGuard(
+        governor=governor, read_mw=meter.latest_total_mw, clock=clock, wait=wait, period_ns=round(meter.period_ms * 1e6)
+    )
+
+
+def budget_note(budget_w: float | None, reading: EnergyReading | None, *, paused_ns: int) -> Iterator[str]:
+    """Say so when the measured power stayed above the budget, whatever was tried."""
+    if budget_w is None or reading is None or reading.watts <= _BUDGET_SLACK * budget_w:
+        return
+    yield (
+        f"the power budget of {budget_w:g} W was not held: the mean was {reading.watts:.1f} W with INT4 preferred, "
+        f"shorter drafts and {paused_ns * 1e-9:.1f} s of pauses"
+    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from numbers import Integral
 from types import TracebackType
 from typing import Any, Self
@@ -23,13 +22,12 @@ from edgeprec.devices.meter import Meter
 from edgeprec.devices.window import Window
 from edgeprec.entropy import row_statistics
 from edgeprec.errors import ConfigError
-from edgeprec.governor import Governor
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.drafter import Drafter, ModelDrafter, NgramDrafter, SelfDrafter, draft_chunk
 from edgeprec.runtime.energy import NoWindow, PhasePower, energy_stats
 from edgeprec.runtime.engine import Engine, EngineInfo
 from edgeprec.runtime.generation import Generation, Prompt
-from edgeprec.runtime.governing import PowerGuard
+from edgeprec.runtime.governing import budget_note, power_guard
 from edgeprec.runtime.logprobs import MAX_TOP_LOGPROBS
 from edgeprec.runtime.one_thread import OneThread
 from edgeprec.runtime.passes import PassCounter, WeightBits
@@ -44,7 +42,6 @@ from edgeprec.speculation import Learned
 __all__ = ["Session"]
 
 _DEFAULTS = GenerationConfig()
-_BUDGET_SLACK = 1.05
 
 
 class Session:
@@ -267,7 +264,7 @@ class Session:
             text=TextStream(self.tokenizer.decode, stop=config.stop, context=tokens[-6:]),
             tally=Tally(prompt_tokens=len(tokens), target=target, draft=draft),
             window=window,
-            power=self._power_guard(config),
+            power=power_guard(config.power_budget_w, self.meter, clock=self._clock, wait=self._wait),
             eos_token_ids=self.tokenizer.eos_token_ids,
             context_tokens=self.info.context_tokens,
             prefill_rows=self.prefill_rows or self.info.max_rows,
@@ -292,9 +289,11 @@ class Session:
         self._learned[kind, mode] = ended.controller.learned
         self._remember_cache(ended)
         energy, note = self._energy(ended, window)
+        reading = None if isinstance(window, NoWindow) else window.reading
+        budget = budget_note(ended.config.power_budget_w, reading, paused_ns=ended.power.paused_ns)
         return ended.tally.stats(
             new_tokens=len(ended.events),
-            fallbacks=(*self.info.fallbacks, *ended.controller.fallbacks, *_budget_note(ended, window)),
+            fallbacks=(*self.info.fallbacks, *ended.controller.fallbacks, *budget),
             energy=energy,
             energy_note=note,
             seed=ended.config.sampling.seed,
@@ -353,33 +352,6 @@ class Session:
 
     def _bits_of(self, kind: DrafterKind) -> WeightBits:
         return self._draft_bits if kind is DrafterKind.MODEL else self._target_bits
-
-    def _power_guard(self, config: GenerationConfig) -> PowerGuard:
-        if config.power_budget_w is None or self.meter is None:
-            return PowerGuard()
-        lag_ms = self.meter.sensor.lag_ms
-        governor = Governor(budget_mw=config.power_budget_w * 1e3)
-        if lag_ms is not None:
-            governor = replace(governor, lag_ns=round(lag_ms * 1e6))
-        return PowerGuard(
-            governor=governor,
-            read_mw=self.meter.latest_total_mw,
-            clock=self._clock,
-            wait=self._wait,
-            period_ns=round(self.meter.period_ms * 1e6),
-        )
-
-
-def _budget_note(ended: Generation, window: NoWindow | Window) -> Iterator[str]:
-    """Say so when the measured power stayed above the budget, whatever was tried."""
-    budget_w = ended.config.power_budget_w
-    reading = None if isinstance(window, NoWindow) else window.reading
-    if budget_w is None or reading is None or reading.watts <= _BUDGET_SLACK * budget_w:
-        return
-    yield (
-        f"the power budget of {budget_w:g} W was not held: the mean was {reading.watts:.1f} W with INT4 preferred, "
-        f"shorter drafts and {ended.power.paused_ns * 1e-9:.1f} s of pauses"
-    )
 
 
 def _check_logprobs(top_logprobs: int | None) -> None:
