@@ -295,7 +295,7 @@ class _Work:
             "curve": state.curve,
         }
         config = replace(self.checkpoint.config, num_layers=len(facts.layers))
-        write_draft(self.partial / "draft", config, weights, facts, record)
+        write_draft(self.partial / "draft", config, weights, facts, record, group_size=group)
         return record
 
     def _about(self, samples: Samples, device: torch.device) -> dict[str, Any]:

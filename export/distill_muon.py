@@ -29,18 +29,25 @@ class Muon:
     def __init__(self, matrices: Sequence[nn.Parameter]) -> None:
         self._matrices = list(matrices)
         self._momenta = [torch.zeros_like(matrix, requires_grad=False) for matrix in self._matrices]
+        self._groups = _indices_by_shape(self._matrices)
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
         """Apply the gradients."""
-        for matrix, momentum in zip(self._matrices, self._momenta, strict=True):
-            if matrix.grad is None:
-                continue
-            momentum.lerp_(matrix.grad, 1.0 - _MOMENTUM)
-            ahead = matrix.grad.lerp(momentum, _MOMENTUM)  # Nesterov
-            scale = _UPDATE_RMS * max(matrix.shape) ** 0.5
-            matrix.mul_(1.0 - learning_rate * _WEIGHT_DECAY)
-            matrix.add_(orthogonalize(ahead), alpha=-learning_rate * scale)
+        for group in self._groups:
+            self._step_together([index for index in group if self._matrices[index].grad is not None], learning_rate)
+
+    def _step_together(self, indices: Sequence[int], learning_rate: float) -> None:
+        """Apply the gradients of matrices of one shape; one product for all of them is what a GPU is fast at."""
+        if not indices:
+            return
+        matrices = [self._matrices[index] for index in indices]
+        momenta, gradients = [self._momenta[index] for index in indices], [matrix.grad for matrix in matrices]
+        torch._foreach_lerp_(momenta, gradients, 1.0 - _MOMENTUM)
+        ahead = torch.stack(torch._foreach_lerp(gradients, momenta, _MOMENTUM))  # Nesterov
+        scale = _UPDATE_RMS * max(ahead.shape[1:]) ** 0.5
+        torch._foreach_mul_(matrices, 1.0 - learning_rate * _WEIGHT_DECAY)
+        torch._foreach_add_(matrices, list(orthogonalize(ahead).unbind()), alpha=-learning_rate * scale)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what ``load_state_dict`` takes."""
@@ -52,15 +59,22 @@ class Muon:
             momentum.copy_(saved)
 
 
-def orthogonalize(matrix: Tensor) -> Tensor:
-    """Return a matrix with the same singular vectors and singular values of about 0.7 to 1.2, float32."""
-    is_tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.T if is_tall else matrix
+def orthogonalize(matrices: Tensor) -> Tensor:
+    """Return matrices [..., out, in] with the same singular vectors and singular values of 0.7 to 1.2, float32."""
+    is_tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.mT if is_tall else matrices
     x = x.bfloat16() if x.is_cuda else x.float()
-    x = x / (x.norm() + 1e-7)
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     a, b, c = _COEFFICIENTS
     for _ in range(_ITERATIONS):
-        gram = x @ x.T
+        gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    orthogonal: Tensor = (x.T if is_tall else x).float()
+    orthogonal: Tensor = (x.mT if is_tall else x).float()
     return orthogonal
+
+
+def _indices_by_shape(matrices: Sequence[Tensor]) -> list[list[int]]:
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for index, matrix in enumerate(matrices):
+        groups.setdefault(tuple(matrix.shape), []).append(index)
+    return list(groups.values())

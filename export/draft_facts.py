@@ -22,7 +22,7 @@ from edgeprec.vocabulary import Vocabulary
 __all__ = ["DRAFT_FILE", "DraftFacts"]
 
 DRAFT_FILE = "edgeprec_draft.json"
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2  # 2: linears may be stored in four bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

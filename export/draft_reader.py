@@ -12,6 +12,7 @@ from edgeprec.errors import ConfigError
 from edgeprec.export.checkpoint import Checkpoint, FileCheckpoint
 from edgeprec.export.checkpoint_weights import CheckpointWeights
 from edgeprec.export.draft_facts import DRAFT_FILE, DraftFacts
+from edgeprec.export.draft_weights import Int4GridSource
 from edgeprec.export.hf_config import read_model_config
 from edgeprec.export.huggingface import HF_ROLE_NAMES, find_shards
 from edgeprec.export.json_object import read_json_object
@@ -40,7 +41,7 @@ def open_draft(folder: Path, target: Checkpoint) -> FileCheckpoint:
     config = read_model_config(read_json_object(folder / "config.json"), has_head=False)
     _require_shape(folder, config, target.config)
     shards = find_shards(folder)
-    own = SafetensorsSource.open(shards, origin=str(folder))
+    own = Int4GridSource(SafetensorsSource.open(shards, origin=str(folder)), tuple(shards))
     return FileCheckpoint(
         name=name,
         config=config,

@@ -1,7 +1,8 @@
 """Write a distilled draft: a folder like a Hugging Face checkpoint, without what it shares with its target.
 
     config.json                    the target's shape with the draft's number of layers
-    model.safetensors              layers and final norm in fp16, Hugging Face names; no embedding, no head
+    model.safetensors              layers and final norm, Hugging Face names; no embedding, no head. Linears that lie
+                                   on an INT4 grid take four bits (draft_weights), the rest is fp16
     edgeprec_draft.json            what is shared, with which target, and from which layers it grew
     training.json                  how it was trained: command, data, loss, acceptance
 
@@ -23,6 +24,7 @@ from edgeprec.architecture import ModelConfig
 from edgeprec.errors import ConfigError
 from edgeprec.export.disk import disk_error, write_file
 from edgeprec.export.draft_facts import DRAFT_FILE, DraftFacts
+from edgeprec.export.draft_weights import pack_on_grid
 from edgeprec.export.hf_config import ARCHITECTURES
 from edgeprec.export.tensor_roles import LINEAR_PARTS, QKV_BIASES
 
@@ -37,16 +39,23 @@ def write_draft(
     weights: Mapping[str, npt.NDArray[np.float32]],
     facts: DraftFacts,
     record: Mapping[str, Any],
+    *,
+    group_size: int,
 ) -> None:
     """Write the draft of shape ``config`` (the target's, ``num_layers`` the draft's) into ``folder``.
 
-    ``weights`` are those of ``distill_model.Decoder``'s state dict: merged linears [out, in] by name.
+    ``weights`` are those of ``distill_model.Decoder``'s state dict: merged linears [out, in] by name. ``group_size`` is
+    that of the grid they were trained on.
 
     Raises:
         ConfigError: a weight is not finite or beyond FP16, or the folder cannot be written.
         EdgePrecError: the disk is full.
     """
-    tensors = dict(_to_fp16(name, values) for name, values in split_merged(config, weights))
+    tensors: dict[str, npt.NDArray[Any]] = {}
+    for name, values in split_merged(config, weights):
+        half = _to_fp16(name, values)
+        packed = pack_on_grid(values, group_size=group_size) if values.ndim == 2 else None
+        tensors |= {name: half} if packed is None else {name + end: part for end, part in packed.items()}
     files = {
         "model.safetensors": save(tensors, metadata={"format": "pt"}),
         "config.json": _json_bytes(draft_config_json(config)),
@@ -121,12 +130,12 @@ def _module(part: str) -> str:
     return f"{block}.{part}_proj"
 
 
-def _to_fp16(name: str, values: npt.NDArray[np.float32]) -> tuple[str, npt.NDArray[np.float16]]:
+def _to_fp16(name: str, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
     with np.errstate(over="ignore"):
         rounded = np.ascontiguousarray(values, np.float16)
     if not np.isfinite(rounded).all():
         raise ConfigError(f"trained tensor {name} holds values FP16 cannot hold: train with a smaller --learning-rate")
-    return name, rounded
+    return rounded
 
 
 def _json_bytes(values: object) -> bytes:

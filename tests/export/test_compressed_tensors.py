@@ -283,7 +283,9 @@ def shared_draft(folder: Path, source: Path) -> Path:
     for name in LINEARS:
         weights[f"{place}linears.{name}.weight"] = target.linear(0, name).T.astype(np.float32)
     weights |= {f"{place}norms.{name}.scale": target.norm(0, name) for name in ("input", "post_attention")}
-    write_draft(folder, replace(target.config, num_layers=1), weights, DraftFacts.of(target, (0,)), {"steps": 0})
+    write_draft(
+        folder, replace(target.config, num_layers=1), weights, DraftFacts.of(target, (0,)), {"steps": 0}, group_size=32
+    )
     return folder
 
 

@@ -56,7 +56,8 @@ def weights_of(target: Checkpoint, layers: tuple[int, ...]) -> dict[str, npt.NDA
 def make_draft(folder: Path, target: Checkpoint, layers: tuple[int, ...] = (0, 2)) -> Path:
     """Write a draft made of some of the target's layers."""
     config = replace(target.config, num_layers=len(layers))
-    write_draft(folder, config, weights_of(target, layers), DraftFacts.of(target, layers), {"steps": 0})
+    facts = DraftFacts.of(target, layers)
+    write_draft(folder, config, weights_of(target, layers), facts, {"steps": 0}, group_size=32)
     return folder
 
 
@@ -272,7 +273,7 @@ def test_a_target_tuned_further_keeps_its_draft(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda facts: facts | {"schema_version": 2}, "newer EdgePrec"),
+        (lambda facts: facts | {"schema_version": 3}, "newer EdgePrec"),
         (lambda facts: facts | {"target": None}, "does not say for which target"),
         (lambda facts: facts | {"target": {"name": "x"}}, "does not say for which target"),
         (lambda facts: facts | {"layers": "0,2"}, "does not say for which target"),
@@ -301,7 +302,14 @@ def test_weights_fp16_cannot_hold_are_not_written(target: Path, tmp_path: Path, 
     weights = weights_of(opened, (0,))
     weights["layers.0.linears.o.weight"][0, 0] = bad
     with pytest.raises(ConfigError, match=r"model\.layers\.0\.self_attn\.o_proj\.weight holds values FP16 cannot hold"):
-        write_draft(tmp_path / "d", replace(opened.config, num_layers=1), weights, DraftFacts.of(opened, (0,)), {})
+        write_draft(
+            tmp_path / "d",
+            replace(opened.config, num_layers=1),
+            weights,
+            DraftFacts.of(opened, (0,)),
+            {},
+            group_size=32,
+        )
     assert not (tmp_path / "d").exists()
 
 
