@@ -35,14 +35,15 @@ class Muon:
     def step(self, learning_rate: float) -> None:
         """Apply the gradients."""
         for group in self._groups:
-            self._step_together([index for index in group if self._matrices[index].grad is not None], learning_rate)
+            trained = [index for index in group if self._matrices[index].grad is not None]
+            if trained:
+                self._step_together(trained, learning_rate)
 
     def _step_together(self, indices: Sequence[int], learning_rate: float) -> None:
         """Apply the gradients of matrices of one shape; one product for all of them is what a GPU is fast at."""
-        if not indices:
-            return
-        matrices = [self._matrices[index] for index in indices]
-        momenta, gradients = [self._momenta[index] for index in indices], [matrix.grad for matrix in matrices]
+        matrices: list[Tensor] = [self._matrices[index] for index in indices]
+        gradients: list[Tensor] = [matrix.grad for matrix in matrices if matrix.grad is not None]
+        momenta = [self._momenta[index] for index in indices]
         torch._foreach_lerp_(momenta, gradients, 1.0 - _MOMENTUM)
         ahead = torch.stack(torch._foreach_lerp(gradients, momenta, _MOMENTUM))  # Nesterov
         scale = _UPDATE_RMS * max(ahead.shape[1:]) ** 0.5
