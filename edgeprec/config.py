@@ -141,7 +141,11 @@ class ControllerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftingConfig:
-    """Who drafts and how far. ``draft_length`` None is adaptive; a number switches every stop but itself off."""
+    """Who drafts and how far. ``draft_length`` None is adaptive; a number switches every stop but itself off.
+
+    ``three_level`` has the draft model draft for the INT4 target and FP16 read what that makes of it; with the adaptive
+    length it is one more choice, and FP16 reads the draft model's tokens directly where that gives more for the cost.
+    """
 
     drafter: DrafterKind = DrafterKind.AUTO
     draft_length: int | None = None
@@ -163,6 +167,9 @@ class DraftingConfig:
             "adaptive or 0 to 15",
         )
         _check(1 <= self.max_draft_length <= 15, "drafting", "max_draft_length", self.max_draft_length, "1 to 15")
+        can_stack = not self.three_level or self.drafter in (DrafterKind.AUTO, DrafterKind.MODEL)
+        expected = "auto or model with three_level: the draft model drafts for the INT4 target"
+        _check(can_stack, "drafting", "drafter", str(self.drafter), expected)
         _check(0.0 < self.epsilon < 1.0, "drafting", "epsilon", self.epsilon, "above 0, below 1")
 
 

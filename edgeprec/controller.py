@@ -18,13 +18,14 @@ it. A sequence in a batch has its own controller; a level of three-level draftin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from edgeprec.acceptance import AcceptanceTable, table_cell
 from edgeprec.bounded import VERIFY_EVERY_TOKENS, FlipBudget, flip_limit
 from edgeprec.calibration import AgreementGrid, Calibration
 from edgeprec.config import ControllerConfig, DrafterKind, DraftingConfig, DraftRule, Mode, Objective
+from edgeprec.decision import Decision, DraftVerdict, Verification
 from edgeprec.entropy import SmoothedEntropy
 from edgeprec.errors import ConfigError
 from edgeprec.gears import Band, Gear, GearState, ladder
@@ -34,62 +35,13 @@ from edgeprec.speculation import CapPlan, Learned, RoundResult, Speculation
 from edgeprec.stop_rules import StopReason, adaedl_stops, svip_stops
 from edgeprec.thresholds import entropy_rates, highest_paying_bits
 
-__all__ = ["Controller", "Decision", "DraftVerdict", "Verification"]
+__all__ = ["Controller", "Decision", "DraftVerdict", "Verification", "guard_notes"]
 
 _DEFAULT_BAND_BITS = (0.5, 2.5)  # without a calibration
 _BOUNDED_PRIOR_TOKENS = 1000.0
 _BOUNDED_FORGETTING = 0.999
 _NO_BIAS = PowerBias()
 _MODELS = (DrafterKind.SELF, DrafterKind.MODEL)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """What a round runs.
-
-    ``draft_plan`` is the plan of a draft step, or of the token itself when ``is_verified`` is False; None when no model
-    drafts. ``draft_cap`` 0 with ``is_verified`` is a plain FP16 step; ``reason`` then says why nothing is drafted.
-    """
-
-    gear: Gear
-    draft_plan: Plan | None
-    draft_cap: int
-    is_verified: bool
-    reason: StopReason
-    smoothed_bits: float | None
-
-    @property
-    def verify_now(self) -> bool:
-        """Whether FP16 decodes this token itself."""
-        return self.is_verified and self.draft_cap == 0
-
-
-@dataclass(frozen=True, slots=True)
-class DraftVerdict:
-    """What to do after a drafted token: stop (and why) or go on; ``is_final`` = emit it unverified (mode bounded)."""
-
-    stop: StopReason | None
-    is_final: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """One FP16 pass over the drafted tokens of a round, and what the whole round cost.
-
-    ``accepted`` counts drafted tokens before the first one FP16 disagreed with. ``entropy_bits`` are FP16's for every
-    emitted token, in order; their number is the number of emitted tokens. ``agreed`` is for mode bounded, where final
-    tokens stand whatever FP16 says: its verdict on each pending token. The costs of draft and verify together
-    cover everything from ``begin_round`` to the end of the round.
-    """
-
-    accepted: int
-    entropy_bits: Sequence[float]
-    rows: int
-    draft_ns: int
-    verify_ns: int
-    draft_mj: float | None = None
-    verify_mj: float | None = None
-    agreed: Sequence[bool] | None = None
 
 
 @dataclass(slots=True)
@@ -171,10 +123,34 @@ class Controller:
         return self._entropy.bits
 
     @property
+    def guarded_rounds(self) -> tuple[int, int]:
+        """Return in how many rounds nothing was drafted because it does not pay, and how many rounds there were."""
+        return self._speculation.guarded_rounds, self._speculation.rounds
+
+    def expected_rate(self, bias: PowerBias = _NO_BIAS) -> float | None:
+        """Return the most tokens per measured cost that a cap promises; None until drafts were timed."""
+        return self._speculation.rate(
+            rung=self._draft_rung(self._gear.rung), energy_exponent=self._energy_exponent(bias)
+        )
+
+    def follow(self, other: Controller) -> None:
+        """Take the text as another controller knows it: smoothed entropy and gear."""
+        self._entropy, self._gear = other._entropy, other._gear
+
+    def take_over(self, other: Controller) -> None:
+        """Go on where another controller of the same target stops: its text, its guard, what verifying costs."""
+        self.follow(other)
+        self._speculation = self._speculation.taking_over(other._speculation)
+
+    @property
     def fallbacks(self) -> tuple[str, ...]:
         """Return in words what did not run as asked."""
-        notes = (self._guard_note(), self._energy_note(), self._band_note())
-        return tuple(note for note in notes if note is not None)
+        return (*guard_notes(*self.guarded_rounds), *self.setting_notes)
+
+    @property
+    def setting_notes(self) -> tuple[str, ...]:
+        """Return the part of the fallbacks that says which settings could not be met."""
+        return tuple(note for note in (self._energy_note(), self._band_note()) if note is not None)
 
     def observe_prefill(self, entropy_bits: float) -> None:
         """Take FP16's entropy of the prompt's last row, from which the first token was chosen."""
@@ -186,7 +162,7 @@ class Controller:
         rung = min(self._gear.rung, self._highest_rung(bias))
         exponent = self._energy_exponent(bias)
         is_verified = self._mode not in (Mode.GATED, Mode.INT4)
-        draft_rung = min(rung, self._gear.top - 1) if is_verified and self._drafter is DrafterKind.SELF else 0
+        draft_rung = self._draft_rung(rung) if is_verified else 0
         plan = self._cap_plan(rung, draft_rung, exponent, bias)
         cap = min(plan.cap, max(room_tokens, 0)) if is_verified else 1
         reason = plan.reason if cap == plan.cap or not is_verified else StopReason.BUFFER
@@ -310,6 +286,9 @@ class Controller:
         is_last = len(current.cells) >= current.decision.draft_cap or self._flips.must_verify
         return DraftVerdict(current.at_cap if is_last else None, is_final=True)
 
+    def _draft_rung(self, rung: int) -> int:
+        return min(rung, self._gear.top - 1) if self._drafter is DrafterKind.SELF else 0
+
     @property
     def _stops_on_entropy(self) -> bool:
         return self._drafting.rule is DraftRule.ENTROPY and self._drafter in _MODELS
@@ -338,15 +317,6 @@ class Controller:
         self._speculation = Speculation.start(learned, largest_cap=self._drafting.max_draft_length)
         return FlipBudget(epsilon=self._drafting.epsilon, limit=flip_limit(table, epsilon=self._drafting.epsilon))
 
-    def _guard_note(self) -> str | None:
-        off, rounds = self._speculation.guarded_rounds, self._speculation.rounds
-        if not off:
-            return None
-        return (
-            f"speculation switched itself off in {off} of {rounds} rounds: with this drafter, text and device "
-            "it does not beat plain FP16 decoding"
-        )
-
     def _energy_note(self) -> str | None:
         is_measured = self.learned.joules.verify.samples > 0
         if self._drafting.objective is Objective.SPEED or is_measured or not self._speculation.rounds:
@@ -358,6 +328,15 @@ class Controller:
             return None
         low, high = self._band.theta_low_bits, self._band.theta_high_bits
         return f"this bundle has no calibration: the entropy thresholds are {low} and {high} bits"
+
+
+def guard_notes(off: int, rounds: int) -> Iterator[str]:
+    """Say so where speculation drafted nothing in ``off`` of ``rounds`` rounds because it does not pay."""
+    if off:
+        yield (
+            f"speculation switched itself off in {off} of {rounds} rounds: with this drafter, text and device "
+            "it does not beat plain FP16 decoding"
+        )
 
 
 def _drafter_grid(calibration: Calibration | None, drafter: DrafterKind) -> AgreementGrid | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from edgeprec.acceptance import AcceptanceTable, DraftProfile
 from edgeprec.calibration import AgreementGrid, StepCosts
 from edgeprec.costs import CostModel
-from edgeprec.drafting import CapChoice, CapProblem, survival_floor
+from edgeprec.drafting import LEAST_DRAFTS, CapChoice, CapProblem, survival_floor
 from edgeprec.guard import Guard
 from edgeprec.stop_rules import AdaedlThreshold, StopReason
 
@@ -103,6 +103,23 @@ class Speculation:
             return chosen, CapPlan(cap=cap, reason=StopReason.CAP, floor=chosen.floor)
         guarded = replace(chosen, guarded_rounds=chosen.guarded_rounds + 1)
         return guarded, CapPlan(cap=0, reason=StopReason.GUARD)
+
+    def rate(self, *, rung: int, energy_exponent: float) -> float | None:
+        """Return the most tokens per cost that any cap promises; None until enough drafts were timed."""
+        if self.learned.seconds.draft_samples(rung) < LEAST_DRAFTS:
+            return None
+        scores = self._problem(rung, energy_exponent).scores(self.largest_cap)
+        return None if scores is None else max(scores)
+
+    def taking_over(self, other: Speculation) -> Speculation:
+        """Return the state with the guard of another and what it learned of the verifying pass, which both share."""
+        mine, theirs = self.learned, other.learned
+        learned = replace(
+            mine,
+            seconds=replace(mine.seconds, verify=theirs.seconds.verify),
+            joules=replace(mine.joules, verify=theirs.joules.verify),
+        )
+        return replace(self, learned=learned, guard=other.guard)
 
     @property
     def step_costs(self) -> StepCosts | None:

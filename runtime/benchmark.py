@@ -22,8 +22,10 @@ def session_runs(session: Session, case: Case) -> None:
     """Check that this session can run a case.
 
     Raises:
-        ConfigError: it asks for more rows in a pass, or for more sequences at once, than the engine takes.
+        ConfigError: it asks for more rows in a pass, or for more sequences at once, than the engine takes, or for a
+            draft model that is not there.
     """
+    session.check(case.config)
     info = session.info
     if case.prefill_rows is not None and case.prefill_rows > info.max_rows:
         raise ConfigError(
@@ -114,14 +116,14 @@ def _cached(generation: Generation) -> int:
 
 def _work(generation: Generation, drafter: str) -> Work:
     tally = generation.tally
-    both = (tally.target, tally.draft)
+    counters = (tally.target, *tally.drafts)
     return Work(
         drafter=drafter,
         rounds=len(tally.rounds),
         drafted=sum(len(record.drafted) for record in tally.rounds),
         accepted=sum(record.accepted for record in tally.rounds),
-        int4_passes=sum(passes.int4_passes for passes in both),
-        all_passes=sum(passes.all_passes for passes in both),
-        bits_read=sum(passes.bits_read for passes in both),
-        weights_read=sum(passes.weights_read for passes in both),
+        int4_passes=sum(passes.int4_passes for passes in counters),
+        all_passes=sum(passes.all_passes for passes in counters),
+        bits_read=sum(passes.bits_read for passes in counters),
+        weights_read=sum(passes.weights_read for passes in counters),
     )

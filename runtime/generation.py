@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from edgeprec.config import GenerationConfig
-from edgeprec.controller import Controller
+from edgeprec.decision import RoundPolicy
 from edgeprec.errors import EdgePrecError
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.engine import Step
@@ -41,7 +41,7 @@ class Generation:
     prompt: Prompt
     config: GenerationConfig
     decoder: RoundDecoder
-    controller: Controller
+    controller: RoundPolicy
     text: TextStream
     tally: Tally
     window: AbstractContextManager[object]

@@ -17,6 +17,7 @@ __all__ = [
     "EnergyStats",
     "FinishReason",
     "Gear",
+    "LevelStats",
     "Reply",
     "RoundRecord",
     "Stats",
@@ -102,6 +103,24 @@ class EnergyStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LevelStats:
+    """Acceptance by level of three-level drafting. ``model`` = the draft model against the INT4 target, ``int4`` = the
+    INT4 target against FP16, ``direct`` = the draft model against FP16, where that was chosen or tried instead."""
+
+    rounds: int  # of FP16 in which the INT4 target drafted
+    int4_passes: int
+    model_drafted: int
+    model_accepted: int
+    model_acceptance_rate: float | None
+    int4_drafted: int
+    int4_accepted: int
+    int4_acceptance_rate: float | None
+    direct_rounds: int
+    direct_drafted: int
+    direct_accepted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
     """Counts and times of one generation. ``tokens_per_s`` = tokens after the first / decode seconds."""
 
@@ -126,6 +145,7 @@ class Stats:
     seed: int | None = None
     drafter: str = "none"
     engine: str = ""
+    three_level: LevelStats | None = None  # None = not asked for
     extra: dict[str, Any] = field(default_factory=dict)
 
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from edgeprec.controller import Controller, Decision, Verification
+from edgeprec.decision import Decision, RoundPolicy, Verification
 from edgeprec.governor import PowerBias
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.drafter import Draft, Drafter
-from edgeprec.runtime.engine import Engine, Step
+from edgeprec.runtime.engine import Engine, RowFacts, Step
 from edgeprec.runtime.logprobs import TokenLogprobs, token_logprobs
 from edgeprec.runtime.passes import PassCounter
 from edgeprec.runtime.reply import RoundRecord, TokenSource
@@ -31,13 +31,15 @@ _NO_BIAS = PowerBias()
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """A token that stands. ``int4_layers`` counts the decoder layers that proposed it in INT4."""
+    """A token that stands. ``int4_layers`` counts the decoder layers that proposed it in INT4; ``margin`` is None where
+    nobody verified it."""
 
     token: int
     entropy_bits: float
     source: TokenSource
     int4_layers: int
     logprobs: TokenLogprobs | None = None
+    margin: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +76,21 @@ class RoundDecoder:
     ``millijoules`` what so many ns of a phase cost, where that is known.
 
     ``is_cancelled`` is asked between passes: a round that is cancelled while drafting gives nothing. Emitted tokens
-    carry their log probability and the ``top_logprobs`` largest ones, None = neither.
+    carry their log probability and the ``top_logprobs`` largest ones, None = neither. ``verify_plan`` None = FP16
+    verifies; another plan makes the rounds those of a level below it, see ``edgeprec.runtime.three_level``.
     """
 
     engine: Engine
     drafter: Drafter | None
     sampler: Sampler
-    controller: Controller
+    controller: RoundPolicy
     passes: PassCounter
     clock: Callable[[], int]
     mark: Callable[[str], object]
     is_cancelled: Callable[[], bool] = lambda: False
     millijoules: Callable[[str, int], float | None] = lambda phase, duration_ns: None
     top_logprobs: int | None = None
+    verify_plan: Plan | None = None
     rounds: int = 0
     start_ns: int = 0
 
@@ -131,22 +135,23 @@ class RoundDecoder:
         self, history: Sequence[int], pending: _Pending, draft_plan: Plan | None
     ) -> tuple[tuple[Emitted, ...], list[bool]]:
         """Run FP16 over the last token and the pending ones; return what stands and the verdict on each it read."""
-        step = self._forward([history[-1], *pending.tokens], len(history) - 1, self._fp16)
+        step = self._forward([history[-1], *pending.tokens], len(history) - 1, self.verify_plan or self._fp16)
         int4_layers = 0 if draft_plan is None else sum(draft_plan.gates[:-1])
         text = list(history)
         tokens: list[Emitted] = []
         verdicts: list[bool] = []
         for row, (proposed, is_final) in enumerate(pending.proposals()):
-            token, entropy_bits = self.choose(step, row, text)
+            token, facts = self._chosen(step, row, text)
             if proposed is not None:
                 verdicts.append(token == proposed)
             if proposed is not None and (is_final or token == proposed):
                 source = TokenSource.UNVERIFIED if is_final else TokenSource.DRAFT
                 logprobs = self.logprobs(step, row, proposed)
-                tokens.append(Emitted(proposed, entropy_bits, source, int4_layers, logprobs))
+                tokens.append(Emitted(proposed, facts.entropy_bits, source, int4_layers, logprobs, facts.margin))
                 text.append(proposed)
                 continue
-            tokens.append(Emitted(token, entropy_bits, TokenSource.TARGET, 0, self.logprobs(step, row, token)))
+            logprobs = self.logprobs(step, row, token)
+            tokens.append(Emitted(token, facts.entropy_bits, TokenSource.TARGET, 0, logprobs, facts.margin))
             break
         return tuple(tokens), verdicts
 
@@ -169,11 +174,14 @@ class RoundDecoder:
 
         The logits are looked at only where the largest one does not decide: they may lie on another device.
         """
+        token, facts = self._chosen(step, row, history)
+        return token, facts.entropy_bits
+
+    def _chosen(self, step: Step, row: int, history: Sequence[int]) -> tuple[int, RowFacts]:
         facts = step.facts(row)
         if self.sampler.takes_argmax:
-            return facts.argmax, facts.entropy_bits
-        logits = step.logits[row]
-        return self.sampler.choose(logits, position=len(history), history=history), facts.entropy_bits
+            return facts.argmax, facts
+        return self.sampler.choose(step.logits[row], position=len(history), history=history), facts
 
     def logprobs(self, step: Step, row: int, token: int) -> TokenLogprobs | None:
         """Return what was asked for of an emitted token, from its row."""

@@ -7,8 +7,7 @@ A new generation cancels the one before it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from numbers import Integral
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,21 +20,23 @@ from edgeprec.controller import Controller
 from edgeprec.devices.meter import Meter
 from edgeprec.devices.window import Window
 from edgeprec.entropy import row_statistics
-from edgeprec.errors import ConfigError
+from edgeprec.levels import LevelController, LevelMemory, level_controller
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.drafter import Drafter, ModelDrafter, NgramDrafter, SelfDrafter, draft_chunk
 from edgeprec.runtime.energy import NoWindow, PhasePower, energy_stats
 from edgeprec.runtime.engine import Engine, EngineInfo
 from edgeprec.runtime.generation import Generation, Prompt
 from edgeprec.runtime.governing import budget_note, power_guard
-from edgeprec.runtime.logprobs import MAX_TOP_LOGPROBS
 from edgeprec.runtime.one_thread import OneThread
 from edgeprec.runtime.passes import PassCounter, WeightBits
+from edgeprec.runtime.prompt_tokens import check_tokens, prompt_tokens
 from edgeprec.runtime.reply import EnergyStats, Reply, Stats
 from edgeprec.runtime.rounds import RoundDecoder
 from edgeprec.runtime.sampling import Sampler, with_seed
+from edgeprec.runtime.setting_checks import check_logprobs, check_settings
 from edgeprec.runtime.statistics import Tally
 from edgeprec.runtime.stop_text import TextStream
+from edgeprec.runtime.three_level import ThreeLevelDrafter
 from edgeprec.runtime.tokenizer import Message, TextTokenizer
 from edgeprec.speculation import Learned
 
@@ -80,6 +81,7 @@ class Session:
         self._clock = clock
         self._wait = wait
         self._learned: dict[tuple[DrafterKind, Mode], Learned] = {}
+        self._level_memory: dict[Mode, LevelMemory] = {}
         self._cached: tuple[int, ...] = ()  # tokens whose cache entries FP16 wrote
         self._draft_cached: tuple[int, ...] = ()
         self._phase_power = PhasePower(clock)
@@ -136,10 +138,10 @@ class Session:
         self._thread.check()
         self._end_current()
         chosen = with_overrides(config or _DEFAULTS, **overrides)
-        tokens = tuple(self._encode(prompt, chat=chat))
-        self._check_tokens(tokens, room_tokens=1)
-        self._check(chosen)
-        _check_logprobs(top_logprobs)
+        tokens = tuple(prompt_tokens(self.tokenizer, prompt, chat=chat))
+        check_tokens(tokens, self.info, room_tokens=1)
+        self.check(chosen)
+        check_logprobs(top_logprobs)
         self._current = self._begin(tokens, with_seed(chosen), top_logprobs)
         return self._current
 
@@ -175,11 +177,19 @@ class Session:
         """
         self._thread.check()
         self._end_current()
-        self._check_tokens(tokens, room_tokens=0)
+        check_tokens(tokens, self.info, room_tokens=0)
         self._cached = ()
         for position in range(0, len(tokens), self.info.max_rows):
             rows = tokens[position : position + self.info.max_rows]
             yield self._engine.forward(rows, position=position, plan=plan).logits
+
+    def check(self, config: GenerationConfig) -> None:
+        """Check a configuration against the models and the meter of this session, as ``stream`` does.
+
+        Raises:
+            ConfigError: it needs a draft model or a sensor that is not there.
+        """
+        check_settings(config, has_draft=self._draft_engine is not None, meter=self.meter, meter_note=self._meter_note)
 
     def probe(self) -> None:
         """Run one row in INT4 behind what the cache holds, which stays; a running generation is ended.
@@ -200,54 +210,21 @@ class Session:
             _ = self._current.reply
             self._current = None
 
-    def _encode(self, prompt: str | Sequence[int] | Sequence[Message], *, chat: bool) -> list[int]:
-        if isinstance(prompt, str):
-            if not prompt:
-                raise ConfigError("the prompt is empty: give at least one character")
-            return (
-                self.tokenizer.encode_chat([{"role": "user", "content": prompt}])
-                if chat
-                else self.tokenizer.encode(prompt)
-            )
-        messages = [item for item in prompt if isinstance(item, Mapping)]
-        ids = [int(item) for item in prompt if isinstance(item, Integral)]
-        if max(len(messages), len(ids)) < len(prompt):
-            raise ConfigError("the prompt is neither a text nor all token ids nor all chat messages: give one of these")
-        return self.tokenizer.encode_chat(messages) if messages else ids
-
-    def _check_tokens(self, tokens: Sequence[int], *, room_tokens: int) -> None:
-        if not tokens:
-            raise ConfigError("the prompt is empty: give at least one token")
-        context, vocabulary = self.info.context_tokens, self.info.vocab_size
-        if len(tokens) + room_tokens > context:
-            raise ConfigError(
-                f"the prompt has {len(tokens)} tokens, the context holds {context} and needs room for {room_tokens} "
-                "more: shorten the prompt or raise --context"
-            )
-        wrong = next((token for token in tokens if not 0 <= token < vocabulary), None)
-        if wrong is not None:
-            raise ConfigError(f"the prompt holds token id {wrong}, expected 0 to {vocabulary - 1}")
-
-    def _check(self, config: GenerationConfig) -> None:
-        if config.drafting.three_level:
-            raise ConfigError("three-level drafting is not in this version: use --no-three-level")
-        if config.drafting.drafter is DrafterKind.MODEL and self._draft_engine is None:
-            raise ConfigError("drafter is 'model', this bundle has no draft model: export it with --draft, or use self")
-        if config.power_budget_w is not None and (self.meter is None or self.meter.sensor.total is None):
-            raise ConfigError(
-                f"a power budget needs a sensor with a known total, there is none: "
-                f"{self._meter_note or (self.meter and self.meter.sensor.total_note)}"
-            )
-
     def _begin(self, tokens: tuple[int, ...], config: GenerationConfig, top_logprobs: int | None) -> Generation:
         kind = self._drafter_kind(config)
         target, draft = PassCounter(self._target_bits), PassCounter(self._bits_of(kind))
         sampler = Sampler(config.sampling, self.info.vocab_size)
-        controller = self._controller(config, kind)
+        controller = self._levels(config, kind) or self._controller(config, kind)
         window = self._open_window()
+        drafter = self._drafter(kind, sampler, draft, tokens, config)
+        if isinstance(controller, LevelController) and isinstance(drafter, ModelDrafter):
+            drafter = ThreeLevelDrafter(
+                self._engine, drafter, controller, PassCounter(self._target_bits), self._clock, self._phase_power
+            )
+        level = drafter.passes if isinstance(drafter, ThreeLevelDrafter) else None
         decoder = RoundDecoder(
             engine=self._engine,
-            drafter=self._drafter(kind, sampler, draft, tokens, config),
+            drafter=drafter,
             sampler=sampler,
             controller=controller,
             passes=target,
@@ -262,17 +239,19 @@ class Session:
             decoder=decoder,
             controller=controller,
             text=TextStream(self.tokenizer.decode, stop=config.stop, context=tokens[-6:]),
-            tally=Tally(prompt_tokens=len(tokens), target=target, draft=draft),
+            tally=Tally(prompt_tokens=len(tokens), target=target, draft=draft, level=level),
             window=window,
             power=power_guard(config.power_budget_w, self.meter, clock=self._clock, wait=self._wait),
             eos_token_ids=self.tokenizer.eos_token_ids,
             context_tokens=self.info.context_tokens,
             prefill_rows=self.prefill_rows or self.info.max_rows,
-            finish=lambda ended: self._finish(ended, kind, window),
+            finish=lambda ended: self._finish(ended, kind, window, controller),
             clock=self._clock,
             check_thread=self._thread.check,
         )
         decoder.is_cancelled = lambda: generation.is_cancelled
+        if isinstance(drafter, ThreeLevelDrafter):
+            drafter.is_cancelled = decoder.is_cancelled
         self._cached = self._cached[: generation.prompt.cached]
         return generation
 
@@ -283,22 +262,28 @@ class Session:
         self._phase_power.follow(window)
         return window
 
-    def _finish(self, ended: Generation, kind: DrafterKind, window: NoWindow | Window) -> Stats:
+    def _finish(
+        self, ended: Generation, kind: DrafterKind, window: NoWindow | Window, controller: Controller | LevelController
+    ) -> Stats:
         """Keep what the generation taught and cached, and put its statistics together."""
         mode = ended.config.mode
-        self._learned[kind, mode] = ended.controller.learned
+        if isinstance(controller, LevelController):
+            self._level_memory[mode] = controller.memory
+        else:
+            self._learned[kind, mode] = controller.learned
         self._remember_cache(ended)
         energy, note = self._energy(ended, window)
         reading = None if isinstance(window, NoWindow) else window.reading
         budget = budget_note(ended.config.power_budget_w, reading, paused_ns=ended.power.paused_ns)
         return ended.tally.stats(
             new_tokens=len(ended.events),
-            fallbacks=(*self.info.fallbacks, *ended.controller.fallbacks, *budget),
+            fallbacks=(*self.info.fallbacks, *controller.fallbacks, *budget),
             energy=energy,
             energy_note=note,
             seed=ended.config.sampling.seed,
             drafter=str(kind),
             engine=self.info.name,
+            three_level=drafter.stats() if isinstance(drafter := ended.decoder.drafter, ThreeLevelDrafter) else None,
         )
 
     def _remember_cache(self, ended: Generation) -> None:
@@ -308,6 +293,7 @@ class Session:
         written = len(text) - 1 if is_fp16 else len(ended.prompt.tokens)
         self._cached = text[: min(written, len(text))] if ended.tally.first_token_ns is not None else ()
         drafter = ended.decoder.drafter
+        drafter = drafter.model if isinstance(drafter, ThreeLevelDrafter) else drafter
         if isinstance(drafter, ModelDrafter):
             self._draft_cached = text[: min(drafter.cached, len(text))]
 
@@ -318,16 +304,28 @@ class Session:
         return energy_stats(window, new_tokens=len(ended.events))
 
     def _controller(self, config: GenerationConfig, kind: DrafterKind) -> Controller:
+        return self._controller_of(config, kind, config.mode, self._learned.get((kind, config.mode)))
+
+    def _controller_of(
+        self, config: GenerationConfig, kind: DrafterKind, mode: Mode, learned: Learned | None
+    ) -> Controller:
         return Controller(
-            mode=config.mode,
+            mode=mode,
             config=config.controller,
             drafting=config.drafting,
             calibration=self.calibration,
             drafter=kind,
             num_layers=self.info.num_layers,
             draft_layers=None if self._draft_engine is None else self._draft_engine.info.num_layers,
-            learned=self._learned.get((kind, config.mode)),
+            learned=learned,
         )
+
+    def _levels(self, config: GenerationConfig, kind: DrafterKind) -> LevelController | None:
+        """Return the controller of three-level drafting, None where two levels or none were asked for."""
+        if not config.drafting.three_level or kind is not DrafterKind.MODEL:
+            return None
+        memory = self._level_memory.get(config.mode, LevelMemory())
+        return level_controller(config, memory, lambda *asked: self._controller_of(config, *asked))
 
     def _drafter_kind(self, config: GenerationConfig) -> DrafterKind:
         if config.mode not in (Mode.EXACT, Mode.BOUNDED):
@@ -352,11 +350,6 @@ class Session:
 
     def _bits_of(self, kind: DrafterKind) -> WeightBits:
         return self._draft_bits if kind is DrafterKind.MODEL else self._target_bits
-
-
-def _check_logprobs(top_logprobs: int | None) -> None:
-    if top_logprobs is not None and not 0 <= top_logprobs <= MAX_TOP_LOGPROBS:
-        raise ConfigError(f"top_logprobs is {top_logprobs}, expected 0 to {MAX_TOP_LOGPROBS}")
 
 
 def _narrowest(engine: Engine, draft_engine: Engine | None) -> int:

@@ -14,15 +14,24 @@ __all__ = ["Tally"]
 
 @dataclass(slots=True)
 class Tally:
-    """What a generation adds up. Times are monotonic ns; ``target`` and ``draft`` count passes after prefill."""
+    """What a generation adds up. Times are monotonic ns; the counters count passes after prefill.
+
+    ``level`` is the INT4 target's in three-level drafting; it counts as draft, like the INT4 target's self drafts.
+    """
 
     prompt_tokens: int
     target: PassCounter
     draft: PassCounter
+    level: PassCounter | None = None
     start_ns: int = 0
     first_token_ns: int | None = None
     end_ns: int = 0
     rounds: list[RoundRecord] = field(default_factory=list)
+
+    @property
+    def drafts(self) -> tuple[PassCounter, ...]:
+        """Return the counters of all that drafts for FP16."""
+        return (self.draft,) if self.level is None else (self.draft, self.level)
 
     def stats(
         self,
@@ -38,7 +47,7 @@ class Tally:
         decode_s = (self.end_ns - first_ns) * 1e-9
         drafted = sum(len(record.drafted) for record in self.rounds)
         accepted = sum(record.accepted for record in self.rounds)
-        both = [self.target, self.draft]
+        every, drafts = (self.target, *self.drafts), self.drafts
         return Stats(
             prompt_tokens=self.prompt_tokens,
             new_tokens=new_tokens,
@@ -50,10 +59,10 @@ class Tally:
             accepted=accepted,
             acceptance_rate=accepted / drafted if drafted else None,
             mean_draft_length=drafted / len(self.rounds) if self.rounds else None,
-            int4_layer_share=_ratio(sum(p.int4_passes for p in both), sum(p.all_passes for p in both)),
-            draft_int4_layer_share=_ratio(self.draft.int4_passes, self.draft.all_passes),
+            int4_layer_share=_ratio(sum(p.int4_passes for p in every), sum(p.all_passes for p in every)),
+            draft_int4_layer_share=_ratio(sum(p.int4_passes for p in drafts), sum(p.all_passes for p in drafts)),
             target_int4_layer_share=_ratio(self.target.int4_passes, self.target.all_passes),
-            bits_read_per_weight=_ratio(sum(p.bits_read for p in both), sum(p.weights_read for p in both)),
+            bits_read_per_weight=_ratio(sum(p.bits_read for p in every), sum(p.weights_read for p in every)),
             verify_rounds=sum(record.verified_rows > 0 for record in self.rounds),
             fallbacks=tuple(fallbacks),
             energy=energy,

@@ -52,10 +52,8 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
     from edgeprec.bundle import Bundle
     from edgeprec.cli.bench_plan import make_cases, peer_cases
     from edgeprec.cli.bench_run import connect
-    from edgeprec.cli.not_built import refuse_unbuilt
     from edgeprec.runtime.benchmark_peer_case import peer_runs
 
-    refuse_unbuilt(values)
     if values["as_json"]:
         values["output"] = "json"
     cases = make_cases(values)

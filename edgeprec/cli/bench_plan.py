@@ -89,7 +89,8 @@ def _prompt_tokens(values: Mapping[str, Any]) -> list[int]:
 
 def _plain(config: GenerationConfig) -> GenerationConfig:
     """Return the config of a prefill, which is FP16's in every mode."""
-    return replace(config, mode=Mode.FP16, drafting=replace(config.drafting, drafter=DrafterKind.NONE))
+    drafting = replace(config.drafting, drafter=DrafterKind.NONE, three_level=False)
+    return replace(config, mode=Mode.FP16, drafting=drafting)
 
 
 def _set_name(given: str) -> str:

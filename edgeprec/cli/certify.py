@@ -47,10 +47,8 @@ def certify_command(ctx: click.Context, /, **values: Any) -> None:
       edgeprec certify pair.edgeprec --draft-length 5 --temperature 0.8 --seed 1
     """
     from edgeprec.cli.json_output import print_json
-    from edgeprec.cli.not_built import refuse_unbuilt
     from edgeprec.cli.progress import progress_bars
 
-    refuse_unbuilt(values)
     config = config_from(values)
     prompts = _prompts(values["file"])
     from edgeprec.export.progress import ProgressEvent

@@ -30,9 +30,7 @@ def chat_command(**values: Any) -> None:
       edgeprec chat pair.edgeprec --system "Answer in one sentence." --temperature 0.7 -n 300
     """
     from edgeprec.cli.conversation import Conversation
-    from edgeprec.cli.not_built import refuse_unbuilt
 
-    refuse_unbuilt(values)
     config = config_from(values)
     with open_session(values["bundle"], values) as session:
         Conversation(session, config, system=values["system"], is_quiet=values["quiet"]).run()

@@ -42,11 +42,9 @@ def demo_command(**values: Any) -> None:
     from edgeprec.cli.demo_model import LICENSE_NOTE
     from edgeprec.cli.demo_run import prepare_bundle, run_demo
     from edgeprec.cli.json_output import print_json
-    from edgeprec.cli.not_built import refuse_unbuilt
     from edgeprec.cli.output_file import check_writable
     from edgeprec.cli.shipped_draft import describe_drafts, shipped_draft
 
-    refuse_unbuilt(values)
     cache = cache_folder()
     report = values["report"] or cache / "demo-report.html"
     check_writable(report, flag="--report")

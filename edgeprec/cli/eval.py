@@ -55,9 +55,7 @@ def eval_command(**values: Any) -> None:
     from edgeprec.bundle import Bundle
     from edgeprec.cli.eval_markdown import evaluation_markdown
     from edgeprec.cli.json_output import print_json
-    from edgeprec.cli.not_built import refuse_unbuilt
 
-    refuse_unbuilt(values)
     settings = _settings(values)
     bundle = Bundle.open(values["bundle"])
     if values["output"] is not None:

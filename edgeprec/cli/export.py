@@ -64,11 +64,9 @@ def export_command(**values: Any) -> None:
       edgeprec export ./Llama-3.1-8B --draft ./Llama-3.2-1B -o llama.edgeprec --calibration mails.txt
       edgeprec export llama.edgeprec --format compressed-tensors --group-size 128 -o llama-int4
     """
-    from edgeprec.cli.not_built import refuse_unbuilt
     from edgeprec.cli.progress import progress_bars
     from edgeprec.extras import require_export_packages
 
-    refuse_unbuilt(values)
     require_export_packages()
     if values["output_format"] == "compressed-tensors":
         from edgeprec.cli.hand_off import hand_off

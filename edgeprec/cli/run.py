@@ -57,11 +57,9 @@ def run_command(ctx: click.Context, /, **values: Any) -> None:
       edgeprec run pair.edgeprec --chat -p "Why is the sky blue?" --report sky.html
       cat notes.txt | edgeprec run pair.edgeprec - --mode fp16 --json
     """
-    from edgeprec.cli.not_built import refuse_unbuilt
     from edgeprec.cli.output_file import check_writable
     from edgeprec.cli.prompt import read_prompt
 
-    refuse_unbuilt(values)
     config = config_from(values)
     prompt = read_prompt(
         text=values["prompt"],

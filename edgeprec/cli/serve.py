@@ -88,10 +88,8 @@ def serve_command(**values: Any) -> None:
       edgeprec serve pair.edgeprec --host 0.0.0.0 --api-key-file keys.txt --queue 16
       edgeprec serve pair.edgeprec --mode fp16 --temperature 0.7 --max-tokens 512
     """
-    from edgeprec.cli.not_built import refuse_unbuilt
     from edgeprec.runtime.service.packages import require_service_packages
 
-    refuse_unbuilt(values)
     settings = _settings(values)
     require_service_packages()
     from edgeprec.runtime.service.notify import Notifier

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from edgeprec.runtime.reply import EnergyStats, FinishReason, Reply, Stats
+from collections.abc import Iterator
+
+from edgeprec.runtime.reply import EnergyStats, FinishReason, LevelStats, Reply, Stats
 
 __all__ = [
     "energy_circumstances",
@@ -29,7 +31,8 @@ def stats_line(reply: Reply) -> str:
     stats = reply.stats
     parts = [f"{stats.new_tokens} tokens"]
     parts += [f"{stats.tokens_per_s:.1f} tokens/s"] if stats.tokens_per_s is not None else []
-    parts += [f"{reply.mode}, drafts by {stats.drafter}" if stats.drafted else str(reply.mode)]
+    levels = " through INT4" if stats.three_level is not None else ""
+    parts += [f"{reply.mode}, drafts by {stats.drafter}{levels}" if stats.drafted else str(reply.mode)]
     parts += _shares(stats)
     parts += [energy_in_words(stats) if stats.energy is None else _joules(stats.energy)]
     parts += [_ENDINGS[reply.finish_reason]] if _ENDINGS[reply.finish_reason] else []
@@ -46,9 +49,19 @@ def _shares(stats: Stats) -> list[str]:
     parts = []
     if stats.acceptance_rate is not None:
         parts.append(f"{stats.acceptance_rate:.0%} of {stats.drafted} drafted accepted")
+    if stats.three_level is not None:
+        parts += _by_level(stats.three_level)
     if stats.int4_layer_share is not None:
         parts.append(f"{stats.int4_layer_share:.0%} of layer passes in INT4")
     return parts
+
+
+def _by_level(levels: LevelStats) -> Iterator[str]:
+    """Yield what the INT4 target accepted, and how often FP16 was asked directly instead."""
+    if levels.model_acceptance_rate is not None:
+        yield f"INT4 accepted {levels.model_acceptance_rate:.0%} of {levels.model_drafted} from the draft model"
+    if levels.direct_rounds:
+        yield f"{levels.direct_rounds} of {levels.rounds + levels.direct_rounds} rounds in two levels"
 
 
 def energy_in_words(stats: Stats) -> str:

@@ -140,7 +140,7 @@ def test_saved_lines_are_added_to_what_is_there(pair: Path, invoke: Callable[...
         (("--against", "http://127.0.0.1:9"), 5, "the server http://127.0.0.1:9/v1 cannot be reached"),
         (("--against", "http://127.0.0.1:9", "-d", "8"), 2, "-d needs the cache of an engine of our own"),
         (("--against", "http://127.0.0.1:9", "--against-key-file", "absent"), 2, "the key file absent cannot be read"),
-        (("--three-level",), 2, "three-level"),
+        (("--three-level",), 2, "three-level drafting needs a draft model and this bundle has none"),
     ],
 )
 def test_what_cannot_be_measured_is_one_sentence(

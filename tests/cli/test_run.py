@@ -88,7 +88,7 @@ def test_a_file_holds_the_prompt(fake_api: Any, invoke: Callable[..., Any], tmp_
         (("-",), b"caf\xe9 noir", "standard input is not valid UTF-8: byte 0xe9 at offset 3"),
         (("-f", "absent.txt"), None, "the prompt file absent.txt cannot be read: No such file or directory"),
         (("extra", "-p", "a"), None, "'extra' is not '-'"),
-        (("-p", "a", "--three-level"), None, "--three-level is not built yet"),
+        (("-p", "a", "--three-level", "--drafter", "ngram"), None, "drafter is 'ngram', expected auto or model with"),
         (("-p", "a", "--power-budget", "0"), None, "power_budget_w is 0.0, expected more than 0 watts"),
         (("-p", "a", "--temperature", "99"), None, "temperature is 99.0, expected 0 to 10"),
         (("-p", "a", "--trace", "no/such/folder.jsonl"), None, "the folder no/such does not exist"),

@@ -75,7 +75,8 @@ def test_chat_without_a_template_is_refused(make_rig: MakeRig, fake_text: Module
 @pytest.mark.parametrize(
     ("asked", "match"),
     [
-        ({"three_level": True}, "three-level"),
+        ({"three_level": True}, "three-level drafting needs a draft model and this bundle has none"),
+        ({"three_level": True, "drafter": "self"}, "drafter is 'self', expected auto or model with three_level"),
         ({"drafter": "model"}, "no draft model"),
         ({"power_budget_w": 5.0}, "no meter was given to this session"),
         ({"mode": "bounded"}, "needs a calibration"),

@@ -103,6 +103,7 @@ STATS_CONTRACT = {
     "seed",
     "drafter",
     "engine",
+    "three_level",
 }
 ENERGY_CONTRACT = {
     "joules",
