@@ -1,4 +1,4 @@
-"""INT4 linear for 1..16 rows: the launcher. Bits of a row do not depend on the other rows."""
+"""INT4 linear for few rows, in blocks of 16: the launcher. Bits of a row do not depend on the other rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from edgeprec.kernels.tuning import RowsConfig
 
 __all__ = ["MAX_ROWS", "int4_rows", "int4_rows_swiglu"]
 
-MAX_ROWS = 16
+MAX_ROWS = 64  # above, reading the weights once for every 16 rows is the wrong thing to do
+_BLOCK = 16
 _COLUMNS = 8  # rows of activations of one tensor-core product
 
 
@@ -31,7 +32,7 @@ def int4_rows(
     residual: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return x @ w + bias + residual [M, N] for x fp16 or bf16 [M, K], 1 <= M <= 16, bias [N], residual [M, N].
+    """Return x @ w + bias + residual [M, N] for x fp16 or bf16 [M, K], 1 <= M <= 64, bias [N], residual [M, N].
 
     Bias, residual and out are of x's type or float32; residual and out may be one tensor.
 
@@ -71,11 +72,11 @@ def int4_rows_swiglu(
 
 
 def _pair(config: RowsConfig, half: int) -> RowsConfig:
-    """Return sizes whose warps own one tile of gate and one of up, with as much in flight as ``config`` has."""
+    """Return sizes whose warps own one tile of gate and one of up. WK and S stay: they fix the bits."""
     wn = config.wn
     while half % wn:
         wn //= 2
-    return replace(config, wn=wn, r=2, s=config.s if config.r > 1 else max(1, config.s // 2))
+    return replace(config, wn=wn, r=2)
 
 
 def _launch(
@@ -94,7 +95,8 @@ def _launch(
     if weight.k % 2 or x.stride(0) % 2:  # the kernel reads pairs
         x = functional.pad(x, (0, weight.k % 2)).contiguous()
     launch: dict[str, Any] = {"launch_pdl": True} if target.has_dependent_launch else {}
-    int4_rows_kernel[(programs,)](
+    rows = x.shape[0]
+    int4_rows_kernel[(-(-rows // _BLOCK), programs)](
         x,
         weight.words,
         weight.scales,
@@ -102,7 +104,7 @@ def _launch(
         y,
         y if bias is None else bias,
         y if residual is None else residual,
-        x.shape[0],
+        rows,
         weight.n,
         weight.k,
         x.stride(0),
@@ -111,9 +113,10 @@ def _launch(
         WK=config.wk,
         R=config.r,
         S=config.s,
-        C=-(-x.shape[0] // _COLUMNS),
+        C=-(-min(rows, _BLOCK) // _COLUMNS),
         BLOCKS=TILE_K // weight.group_size,
         STAGES=config.stages,
+        SHARED_X=config.shared_x,
         PREFETCH=config.prefetch,
         HAS_ZEROS=weight.zeros is not None,
         HAS_BIAS=bias is not None,

@@ -1,4 +1,4 @@
-"""INT4 linear for 1..16 rows of activations: the body.
+"""INT4 linear for rows of activations in blocks of at most 16: the body.
 
 Weights are the tensor cores' left operand, 16 outputs by 16 inputs at a time, and go from memory to it through
 registers only. A warp owns R tiles of 16 outputs and every WK-th tile of 128 inputs; WK warps share outputs and add up
@@ -9,7 +9,8 @@ cores with a left operand of ones.
 
 Tensors of five and more dimensions write out which thread holds what (Triton gives the last dimension to a thread, the
 first to lanes, the next to warps); their products then need no shared memory. The letters: t, g the lane (4 x 8), w
-the warp, s the input tile of a step, r the output tile, h the half of an output tile, c 8-row blocks of activations.
+the warp, s the input tile of a step, r the output tile, h the half of an output tile, c 8-row blocks of activations,
+e what a warp reads at once: eight rows of 64 bytes.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ def _over_outputs(sums, R: tl.constexpr):
 @triton.jit
 def _tile_product(
     words,
-    x0,
-    x1,
-    x2,
-    x3,
+    b0,
+    b1,
+    b2,
+    b3,
     scales,
     zeros,
     start,
@@ -66,22 +67,26 @@ def _tile_product(
     C: tl.constexpr,
     BLOCKS: tl.constexpr,
     HAS_ZEROS: tl.constexpr,
+    SHARED_X: tl.constexpr,
     X_TYPE: tl.constexpr,
     USE_PTX: tl.constexpr,
 ):
-    """Return the scaled products of one step, float32 [s w, 16 r, c, 4, 2]. Every sum begins at ``start``, a 0."""
+    """Return the scaled products of one step, float32 [s w, 16 r, c, 4, 2]. Every sum begins at ``start``, a 0.
+
+    b0..b3 are the activations as right operands, 32 inputs each.
+    """
     B: tl.constexpr = S * W
     IS_FP16: tl.constexpr = X_TYPE == tl.float16
     UNIT: tl.constexpr = 1.0 / 16777216.0 if IS_FP16 else 1.0  # what a nibble of 1 weighs in an even plane
     ODD: tl.constexpr = 0.0625 if IS_FP16 else 1.0  # what brings an odd plane to the same weight
     OFFSET: tl.constexpr = 0.0 if IS_FP16 else 128.0  # what the planes hold on top
     ones = as_operand(tl.full((B, 16, 32), UNIT, tl.float32), X_TYPE, USE_PTX)
-    words = words.reshape((W, S, R, 2, 8, 4, 2, 2, 2)).permute((1, 0, 2, 3, 4, 7, 5, 6, 8)).reshape((B, R * 16, 32))
+    words = words.reshape((W, S, R, 2, 8, 4, 2, 2, 2))
+    if SHARED_X:  # Triton then gives a lane pairs of inputs, else fours: a lane's 16 bytes stay together either way
+        words = words.permute((1, 0, 2, 3, 4, 7, 6, 5, 8)).reshape((B, R * 16, 32))
+    else:
+        words = words.permute((1, 0, 2, 3, 4, 7, 5, 6, 8)).reshape((B, R * 16, 32))
     a0, a1, a2, a3 = raw_planes(words, X_TYPE, USE_PTX)
-    b0 = _right_operand(x0, W, S, C, X_TYPE, USE_PTX)
-    b1 = _right_operand(x1, W, S, C, X_TYPE, USE_PTX)
-    b2 = _right_operand(x2, W, S, C, X_TYPE, USE_PTX)
-    b3 = _right_operand(x3, W, S, C, X_TYPE, USE_PTX)
     zero = tl.zeros((B, R * 16, C * 8), tl.float32) + start
     zero_sums = tl.zeros((B, 16, C * 8), tl.float32) + start
     if BLOCKS == 1:
@@ -123,6 +128,24 @@ def _load_pairs(pointers, k_pair, k_size, EVEN_K: tl.constexpr):
 
 
 @triton.jit
+def _load_lines(
+    pointers,
+    k,
+    k_size,
+    W: tl.constexpr,
+    S: tl.constexpr,
+    C: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    X_TYPE: tl.constexpr,
+    USE_PTX: tl.constexpr,
+):
+    """Load activations [w, s, c, 8 rows of 32 inputs] as the right operand [s w, 32, 8 c]."""
+    x = tl.load(pointers) if EVEN_K else tl.load(pointers, mask=k < k_size, other=0.0)
+    x = x.reshape((W, S, C, 8, 4, 2, 2, 2)).permute((1, 0, 6, 5, 4, 7, 2, 3)).reshape((S * W, 32, C * 8))
+    return as_operand(x, X_TYPE, USE_PTX)
+
+
+@triton.jit
 def int4_rows_kernel(
     x_ptr,
     words_ptr,
@@ -143,6 +166,7 @@ def int4_rows_kernel(
     C: tl.constexpr,
     BLOCKS: tl.constexpr,
     STAGES: tl.constexpr,
+    SHARED_X: tl.constexpr,
     PREFETCH: tl.constexpr,
     HAS_ZEROS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -155,7 +179,7 @@ def int4_rows_kernel(
     SWIGLU: tl.constexpr,
     PINNED: tl.constexpr,
 ):
-    """Compute y [M, N] = x [M, K] @ w + bias + residual, M <= 8 C.
+    """Compute 8 C rows of y [M, N] = x [M, K] @ w + bias + residual, those of block ``program_id(0)``.
 
     x_ptr         fp16 or bf16 [M, K], rows ``x_stride`` (even) apart, 4-byte aligned, 16 for speed
     words_ptr     int16 [N', K_TILES, 16, 32]; scales_ptr fp16, zeros_ptr uint8 [N', K_TILES, 8, 2, BLOCKS]: repack.py
@@ -163,8 +187,9 @@ def int4_rows_kernel(
 
     A program makes 16 WN R outputs with WN WK warps, S input tiles a step and warp; WK S divides K_TILES and WN R
     divides N'. STAGES = 0 unrolls the steps with the next one's loads in registers, PINNED keeps those loads ahead of
-    the arithmetic (``fence``); else the weights come through shared memory that many steps ahead. PREFETCH lines per
-    output tile are asked for before the previous kernel ends.
+    the arithmetic (``fence``); else the weights come through shared memory that many steps ahead, and with SHARED_X
+    the activations too. PREFETCH lines per output tile are asked for before the previous kernel ends. The order of a
+    sum, and with it its bits, follows from WK and S alone.
 
     SWIGLU: N = 2 I, R = 2, and the two tiles of a warp are a gate's and its up's, TILE_STEP = I / 16 tiles apart;
     y [M, I] = silu(gate) * up.
@@ -174,7 +199,8 @@ def int4_rows_kernel(
     STEPS: tl.constexpr = K_TILES // (WK * S)
     SCALE_ROW: tl.constexpr = 16 * BLOCKS  # values of one tile
     TILES: tl.constexpr = WN if SWIGLU else WN * R  # consecutive output tiles of a program
-    program = tl.program_id(0)
+    first_row = tl.program_id(0) * (C * 8)
+    program = tl.program_id(1)
     first = program.to(tl.int64) * TILES
     if USE_PDL:
         gdc_launch_dependents()
@@ -207,7 +233,7 @@ def int4_rows_kernel(
     xs = tl.arange(0, S)[None, None, None, :, None, None]
     xc = tl.arange(0, C)[None, None, None, None, :, None]
     xe = tl.arange(0, 4)[None, None, None, None, None, :]
-    x_row = tl.minimum(xc * 8 + xg, m_size - 1)
+    x_row = tl.minimum(first_row + xc * 8 + xg, m_size - 1)
     k_pair = (xw % WK) * 64 + xt * 4 + xe
     x = x_ptr.to(tl.pointer_type(tl.int32)) + (x_row * (x_stride // 2) + k_pair)
     k_pair = k_pair + xs * (WK * 64)
@@ -224,10 +250,11 @@ def int4_rows_kernel(
     zv = tl.load(zeros) if HAS_ZEROS else sv
     if USE_PDL:
         gdc_wait()
-    x0 = _load_pairs(x, k_pair, k_size, EVEN_K)
-    x1 = _load_pairs(x + 16, k_pair + 16, k_size, EVEN_K)
-    x2 = _load_pairs(x + 32, k_pair + 32, k_size, EVEN_K)
-    x3 = _load_pairs(x + 48, k_pair + 48, k_size, EVEN_K)
+    if not SHARED_X:
+        x0 = _load_pairs(x, k_pair, k_size, EVEN_K)
+        x1 = _load_pairs(x + 16, k_pair + 16, k_size, EVEN_K)
+        x2 = _load_pairs(x + 32, k_pair + 32, k_size, EVEN_K)
+        x3 = _load_pairs(x + 48, k_pair + 48, k_size, EVEN_K)
     acc = tl.zeros((B, R * 16, C, 4, 2), tl.float32)
     if STAGES == 0:
         for step in tl.static_range(STEPS):
@@ -245,7 +272,13 @@ def int4_rows_kernel(
                 y2 = _load_pairs(x + 32, k_pair + 32, k_size, EVEN_K)
                 y3 = _load_pairs(x + 48, k_pair + 48, k_size, EVEN_K)
             start = fence(USE_PTX and PINNED, W)
-            acc += _tile_product(v, x0, x1, x2, x3, sv, zv, start, W, S, R, C, BLOCKS, HAS_ZEROS, X_TYPE, USE_PTX)
+            b0 = _right_operand(x0, W, S, C, X_TYPE, USE_PTX)
+            b1 = _right_operand(x1, W, S, C, X_TYPE, USE_PTX)
+            b2 = _right_operand(x2, W, S, C, X_TYPE, USE_PTX)
+            b3 = _right_operand(x3, W, S, C, X_TYPE, USE_PTX)
+            acc += _tile_product(
+                v, b0, b1, b2, b3, sv, zv, start, W, S, R, C, BLOCKS, HAS_ZEROS, SHARED_X, X_TYPE, USE_PTX
+            )
             if step + 1 < STEPS:
                 v = v_next
                 sv = s_next
@@ -254,6 +287,32 @@ def int4_rows_kernel(
                 x1 = y1
                 x2 = y2
                 x3 = y3
+    elif SHARED_X:
+        lw = tl.arange(0, W)[:, None, None, None]
+        ls = tl.arange(0, S)[None, :, None, None]
+        lc = tl.arange(0, C)[None, None, :, None]
+        le = tl.arange(0, 256)[None, None, None, :]
+        k = ((lw % WK) + ls * WK) * 128 + le % 32 + lc * 0
+        lines = x_ptr + (tl.minimum(first_row + lc * 8 + le // 32, m_size - 1) * x_stride + k)
+        for step in tl.range(0, STEPS, num_stages=STAGES):
+            v = tl.load(words, cache_modifier=".cg")
+            b0 = _load_lines(lines, k, k_size, W, S, C, EVEN_K, X_TYPE, USE_PTX)
+            b1 = _load_lines(lines + 32, k + 32, k_size, W, S, C, EVEN_K, X_TYPE, USE_PTX)
+            b2 = _load_lines(lines + 64, k + 64, k_size, W, S, C, EVEN_K, X_TYPE, USE_PTX)
+            b3 = _load_lines(lines + 96, k + 96, k_size, W, S, C, EVEN_K, X_TYPE, USE_PTX)
+            more = step + 1 < STEPS
+            words += S * WK * 512
+            scales += S * WK * SCALE_ROW
+            zeros += S * WK * SCALE_ROW
+            lines += S * WK * 128
+            k += S * WK * 128
+            s_next = tl.load(scales, mask=more, other=0.0)
+            z_next = tl.load(zeros, mask=more, other=0) if HAS_ZEROS else s_next
+            acc += _tile_product(
+                v, b0, b1, b2, b3, sv, zv, 0.0, W, S, R, C, BLOCKS, HAS_ZEROS, SHARED_X, X_TYPE, USE_PTX
+            )
+            sv = s_next
+            zv = z_next
     else:
         for step in tl.range(0, STEPS, num_stages=STAGES):
             v = tl.load(words, cache_modifier=".cg")
@@ -270,7 +329,13 @@ def int4_rows_kernel(
             y1 = tl.load(x + 16, mask=more & ((k_pair * 2 + 32 < k_size) | EVEN_K), other=0)
             y2 = tl.load(x + 32, mask=more & ((k_pair * 2 + 64 < k_size) | EVEN_K), other=0)
             y3 = tl.load(x + 48, mask=more & ((k_pair * 2 + 96 < k_size) | EVEN_K), other=0)
-            acc += _tile_product(v, x0, x1, x2, x3, sv, zv, 0.0, W, S, R, C, BLOCKS, HAS_ZEROS, X_TYPE, USE_PTX)
+            b0 = _right_operand(x0, W, S, C, X_TYPE, USE_PTX)
+            b1 = _right_operand(x1, W, S, C, X_TYPE, USE_PTX)
+            b2 = _right_operand(x2, W, S, C, X_TYPE, USE_PTX)
+            b3 = _right_operand(x3, W, S, C, X_TYPE, USE_PTX)
+            acc += _tile_product(
+                v, b0, b1, b2, b3, sv, zv, 0.0, W, S, R, C, BLOCKS, HAS_ZEROS, SHARED_X, X_TYPE, USE_PTX
+            )
             sv = s_next
             zv = z_next
             x0 = y0
@@ -279,7 +344,7 @@ def int4_rows_kernel(
             x3 = y3
 
     acc = tl.sum(tl.sum(acc.reshape((S, WN, WK, R * 16, C * 8)), 0), 1)  # [WN, 16 R, M]
-    m = tl.arange(0, C * 8)
+    m = first_row + tl.arange(0, C * 8)
     if SWIGLU:
         gate, up = tl.split(acc.reshape((WN, 2, 16, C * 8)).permute((0, 2, 3, 1)))
         acc = (gate / (1.0 + tl.exp(-gate)) * up).reshape((WN * 16, C * 8))

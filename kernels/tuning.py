@@ -6,7 +6,8 @@
         "int4": {"NxK": {"8" | "16" | "32" | "64": {"kernel": "rows" | "wide", ...}}},   up to that many rows
         "fp16": {"NxK": {...}}}}}                                                        any number of rows
 
-An FP16 shape has one entry, whatever the rows: BK and SPLIT fix the order of its sums, and with it its bits.
+An FP16 shape has one entry, whatever the rows: BK and SPLIT fix the order of its sums, and with it its bits. WK and S
+do so in the rows kernel for INT4: entries for 8 and 16 rows share them, so that 1..16 rows have the same bits.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class RowsConfig:
     stages: int = 0
     prefetch: int = 0  # lines of 128 bytes an output tile
     pinned: bool = False  # keep unrolled loads ahead of the arithmetic, at the price of registers
+    shared_x: bool = False  # with stages: the activations through shared memory too
 
     def fit(self, *, row_tiles: int, k_tiles: int) -> RowsConfig:
         """Return the nearest sizes that divide a weight of these tiles."""
@@ -93,6 +95,8 @@ def int4_config(
     entry = _table().get(device_name, {}).get("int4", {}).get(f"{n}x{k}", {}).get(str(limit))
     is_large = row_tiles >= _MANY_TILES_PER_MULTIPROCESSOR * multiprocessors
     config = _default_int4(limit, is_large=is_large) if entry is None else parse_int4_config(entry)
+    if isinstance(config, RowsConfig) and rows > INT4_ROW_LIMITS[-1]:  # it would read the weights once for every 16
+        config = _default_int4(limit, is_large=is_large)
     if isinstance(config, RowsConfig):
         return config.fit(row_tiles=row_tiles, k_tiles=k_tiles)
     return config.fit(k_tiles=k_tiles)
@@ -128,8 +132,10 @@ def parse_int4_config(entry: dict[str, Any]) -> RowsConfig | WideConfig:
 def _default_int4(limit: int, *, is_large: bool) -> RowsConfig | WideConfig:
     if limit > 16:
         return WideConfig(bn=64, split=1 if is_large else 4, stages=3, warps=4)
+    # one WK and S for 8 and for 16 rows: the same bits
     if limit > 8:
-        return RowsConfig(wn=1, wk=4, r=2, s=1, stages=3) if is_large else RowsConfig(wn=1, wk=4, r=1, s=1)
+        large = RowsConfig(wn=1, wk=2, r=2, s=2, stages=3, shared_x=True)
+        return large if is_large else RowsConfig(wn=1, wk=4, r=1, s=2)
     return RowsConfig(wn=1, wk=2, r=2, s=2, stages=3) if is_large else RowsConfig(wn=1, wk=4, r=1, s=2)
 
 

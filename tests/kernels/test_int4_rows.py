@@ -28,6 +28,7 @@ TOLERANCE = {
 UNROLLED = RowsConfig(wn=1, wk=2, r=1, s=2)
 PINNED = RowsConfig(wn=2, wk=2, r=1, s=1, pinned=True)
 PIPELINED = RowsConfig(wn=2, wk=1, r=2, s=1, stages=3, prefetch=8)
+SHARED = RowsConfig(wn=1, wk=2, r=2, s=2, stages=2, prefetch=8, shared_x=True)
 
 
 def activations(rows: int, k: int, dtype: torch.dtype, device: str) -> torch.Tensor:
@@ -37,7 +38,7 @@ def activations(rows: int, k: int, dtype: torch.dtype, device: str) -> torch.Ten
     return x.to(device, dtype)
 
 
-@pytest.mark.parametrize("config", [UNROLLED, PIPELINED], ids=["unrolled", "pipelined"])
+@pytest.mark.parametrize("config", [UNROLLED, PIPELINED, SHARED], ids=["unrolled", "pipelined", "shared"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("has_zeros", [False, True])
 @pytest.mark.parametrize("group_size", [32, 64, 128])
@@ -50,7 +51,7 @@ def test_every_block_size_and_type(
     dtype: torch.dtype,
     config: RowsConfig,
 ) -> None:
-    """Both schedules give x @ w for every block size, symmetric or not, in both activation types."""
+    """Every schedule gives x @ w for every block size, symmetric or not, in both activation types."""
     weight = make_weight(512, 64, group_size=group_size, has_zeros=has_zeros)
     x = activations(3, 512, dtype, device)
     out = torch.full((3, 64), float("nan"), dtype=dtype, device=device)
@@ -61,27 +62,30 @@ def test_every_block_size_and_type(
 
 
 @pytest.mark.parametrize(("k", "n"), [(100, 20), (129, 5), (256, 33), (300, 16), (2, 1)])
-@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("rows", [1, 9, 17])
+@pytest.mark.parametrize("config", [PIPELINED, SHARED], ids=["pipelined", "shared"])
 def test_shapes_that_divide_no_tile(
-    device: str, make_weight: MakeWeight, relative_error: Measure, k: int, n: int, rows: int
+    device: str, make_weight: MakeWeight, relative_error: Measure, k: int, n: int, rows: int, config: RowsConfig
 ) -> None:
     """Tails along K and N, odd ones too, neither read beyond the activations nor write beyond the result."""
     weight = make_weight(k, n, has_zeros=True)
     x = activations(rows, k, torch.float16, device)
     guarded = torch.full((rows * n + 64,), float("nan"), dtype=torch.float16, device=device)
     out = guarded[: rows * n].view(rows, n)
-    int4_rows(x, repack(weight, device), PIPELINED, out=out)
+    int4_rows(x, repack(weight, device), config, out=out)
     expected = reference.int4_linear(x.double().cpu().numpy(), weight)
     assert relative_error(out, expected) < TOLERANCE[torch.float16]
     assert guarded[rows * n :].isnan().all()
 
 
-@pytest.mark.parametrize("config", [UNROLLED, PINNED, PIPELINED], ids=["unrolled", "pinned", "pipelined"])
+@pytest.mark.parametrize("config", [UNROLLED, PINNED, PIPELINED, SHARED])
 def test_a_row_has_the_same_bits_in_any_company(device: str, make_weight: MakeWeight, config: RowsConfig) -> None:
-    """Row i of 16 equals row i alone and row i of 5, bit for bit."""
+    """Row i of 40 equals row i alone, of 5 and of 16, bit for bit."""
     weight = repack(make_weight(512, 32), device)
-    x = activations(16, 512, torch.float16, device)
+    x = activations(40, 512, torch.float16, device)
     together = int4_rows(x, weight, config)
+    assert torch.equal(together[:16], int4_rows(x[:16], weight, config))
+    assert torch.equal(together[39:], int4_rows(x[39:], weight, config))
     assert torch.equal(together[:5], int4_rows(x[:5], weight, config))
     assert torch.equal(together[7:8], int4_rows(x[7:8], weight, config))
 
@@ -96,7 +100,7 @@ def test_bias_and_residual_join_before_rounding(device: str, make_weight: MakeWe
     assert relative_error(result, expected + residual.double().cpu().numpy()) < TOLERANCE[torch.float16]
 
 
-@pytest.mark.parametrize("config", [UNROLLED, PINNED, PIPELINED], ids=["unrolled", "pinned", "pipelined"])
+@pytest.mark.parametrize("config", [UNROLLED, PINNED, PIPELINED, SHARED])
 def test_fused_swiglu(device: str, make_weight: MakeWeight, relative_error: Measure, config: RowsConfig) -> None:
     """Gate and up of the same unit meet in one program, for an even and an odd number of tiles."""
     for intermediate in (48, 64):
@@ -105,6 +109,21 @@ def test_fused_swiglu(device: str, make_weight: MakeWeight, relative_error: Meas
         result = int4_rows_swiglu(x, repack(weight, device), config)
         expected = reference.swiglu(reference.int4_linear(x.double().cpu().numpy(), weight))
         assert relative_error(result, expected) < TOLERANCE[torch.float16]
+
+
+def test_every_schedule_of_one_order_has_the_same_bits(device: str, make_weight: MakeWeight) -> None:
+    """WK and S fix the order of a sum: how weights and activations arrive, and R and WN, do not change a bit."""
+    weight = repack(make_weight(1024, 64, group_size=128), device)
+    x = activations(9, 1024, torch.float16, device)
+    expected = int4_rows(x, weight, RowsConfig(wn=1, wk=2, r=1, s=2))
+    for config in [
+        SHARED,
+        RowsConfig(wn=2, wk=2, r=2, s=2, pinned=True),
+        RowsConfig(wn=4, wk=2, r=1, s=2, stages=3),
+        RowsConfig(wn=1, wk=2, r=4, s=2, stages=3, shared_x=True),
+    ]:
+        assert torch.equal(int4_rows(x, weight, config), expected), config
+        assert torch.equal(int4_rows(x[:3], weight, config), expected[:3]), config
 
 
 def test_rows_may_lie_apart(device: str, make_weight: MakeWeight) -> None:
@@ -132,8 +151,8 @@ def test_refusals(device: str, make_weight: MakeWeight) -> None:
     x = activations(2, 128, torch.float16, device)
     with pytest.raises(KernelError, match=r"expected \[M, 128\]"):
         int4_rows(x[:, :100], weight, UNROLLED)
-    with pytest.raises(KernelError, match="expected at most 16"):
-        int4_rows(x.repeat(9, 1), weight, UNROLLED)
+    with pytest.raises(KernelError, match="expected at most 64"):
+        int4_rows(x.repeat(33, 1), weight, UNROLLED)
     with pytest.raises(KernelError, match="expected float16 or bfloat16"):
         int4_rows(x.float(), weight, UNROLLED)
     with pytest.raises(KernelError, match="expected contiguous rows"):

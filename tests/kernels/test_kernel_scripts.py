@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -21,7 +22,7 @@ SCRIPTS = str(Path(__file__).resolve().parents[2] / "scripts")
 def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
     """Return the scripts as modules; they find each other as they do when run."""
     monkeypatch.syspath_prepend(SCRIPTS)
-    names = ("kernel_timing", "tune_kernels", "bench_kernels")
+    names = ("kernel_timing", "kernel_candidates", "tune_kernels", "bench_kernels")
     yield {name: import_module(name) for name in names}
     for name in names:
         sys.modules.pop(name, None)
@@ -37,6 +38,7 @@ def test_candidates_survive_the_table(scripts: dict[str, ModuleType]) -> None:
                 assert config.wn * config.wk <= 16
                 assert all(size & (size - 1) == 0 for size in (config.wn, config.wk, config.r, config.s))
                 assert not (config.pinned and config.stages)
+                assert config.stages or not config.shared_x
     for config in tune.FP16_CANDIDATES:
         assert Fp16Config(**tune.entry(config)) == config
 
@@ -50,6 +52,54 @@ def test_every_llama_shape_has_candidates(scripts: dict[str, ModuleType]) -> Non
             assert fitting, f"{n}x{k} with {limit} rows"
             assert all(isinstance(config, RowsConfig | WideConfig) for config in fitting)
         assert any(tune.fits((n, k, 16, config)) for config in tune.FP16_CANDIDATES)
+
+
+def measured(tune: ModuleType, timing: ModuleType, config: object, time_us: float) -> object:
+    """Return a measurement as the tuner makes it."""
+    return tune.Measured(config=config, timing=timing.Timing(time_us, time_us, time_us))
+
+
+def test_8_and_16_rows_get_one_order(scripts: dict[str, ModuleType]) -> None:
+    """The fastest of each are left for the pair that loses least; sizes of one order only."""
+    tune, timing = scripts["tune_kernels"], scripts["kernel_timing"]
+    one, two = RowsConfig(wn=1, wk=4, r=1, s=4), RowsConfig(wn=1, wk=8, r=1, s=1)
+    wide, shared = RowsConfig(wn=1, wk=4, r=2, s=2), RowsConfig(wn=1, wk=8, r=2, s=1, stages=4, shared_x=True)
+    few = [measured(tune, timing, one, 4.0), measured(tune, timing, two, 4.5), measured(tune, timing, wide, 9.0)]
+    many = [measured(tune, timing, wide, 5.0), measured(tune, timing, shared, 6.0)]
+    chosen = tune.choose_pair(few, many)
+    assert [pick.config for pick in chosen] == [two, shared]
+
+
+def test_bits_are_worth_three_per_cent_above_16_rows(scripts: dict[str, ModuleType]) -> None:
+    """The kernel whose bits do not depend on the batch wins a near draw, not a loss."""
+    tune, timing = scripts["tune_kernels"], scripts["kernel_timing"]
+    rows, wide = RowsConfig(wn=1, wk=8, r=2, s=1), WideConfig(bn=64, split=4, stages=3, warps=4)
+    near = [measured(tune, timing, wide, 10.0), measured(tune, timing, rows, 10.2)]
+    far = [measured(tune, timing, wide, 10.0), measured(tune, timing, rows, 10.4)]
+    assert tune.choose_wide(near).config == rows
+    assert tune.choose_wide(far).config == wide
+
+
+def test_promising_sizes_of_every_shape_are_compiled_first(scripts: dict[str, ModuleType]) -> None:
+    """Lists are mixed tier by tier, and shapes that share a K share their kernels."""
+    tune = scripts["tune_kernels"]
+    one, two = RowsConfig(wn=1, wk=8, r=2, s=1), RowsConfig(wn=1, wk=4, r=2, s=1)
+    lists = [
+        [(4096, 4096, 16, one), (4096, 4096, 16, two)],
+        [(6144, 4096, 16, one), (6144, 4096, 16, two)],
+        [(4096, 14336, 16, one)],
+    ]
+    cases = tune.by_promise(lists)
+    assert cases == [(4096, 4096, 16, one), (4096, 14336, 16, one), (4096, 4096, 16, two)]
+
+
+def test_the_table_is_replaced_whole(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
+    """Nothing half-written is left, also not beside the table."""
+    path = tmp_path / "tuning.json"
+    path.write_text("old")
+    scripts["tune_kernels"].write({"schema_version": 1, "devices": {}}, path)
+    assert json.loads(path.read_text()) == {"schema_version": 1, "devices": {}}
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_table_gives_speed_ups_over_cublas(scripts: dict[str, ModuleType]) -> None:

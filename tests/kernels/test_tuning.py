@@ -68,6 +68,7 @@ def test_the_shipped_table_can_be_read() -> None:
         for shape, entries in device["int4"].items():
             assert all(size.isdigit() for size in shape.split("x"))
             assert set(entries) <= {str(limit) for limit in INT4_ROW_LIMITS}
+            assert (entries["8"]["wk"], entries["8"]["s"]) == (entries["16"]["wk"], entries["16"]["s"]), shape
             for entry in entries.values():
                 config = tuning.parse_int4_config(entry)
                 if isinstance(config, RowsConfig):
@@ -75,6 +76,28 @@ def test_the_shipped_table_can_be_read() -> None:
                     assert config.wn * config.wk <= 16
         for entry in device["fp16"].values():
             Fp16Config(**entry)
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 16, 1000])
+def test_defaults_keep_the_order_of_a_sum(multiprocessors: int) -> None:
+    """An unknown GPU too gives 1..16 rows the same bits: WK and S do not depend on their number."""
+    orders = set()
+    for rows in range(1, 17):
+        config = tuning.int4_config(
+            "a GPU of tomorrow", n=4096, k=4096, rows=rows, row_tiles=256, k_tiles=32, multiprocessors=multiprocessors
+        )
+        assert isinstance(config, RowsConfig)
+        orders.add((config.wk, config.s))
+    assert len(orders) == 1
+
+
+def test_the_rows_kernel_ends_at_64_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table whose entry for 64 is the rows kernel does not send a prefill of 500 there."""
+    entry = {"kernel": "rows", "wn": 1, "wk": 8, "r": 2, "s": 1}
+    monkeypatch.setattr(tuning, "_table", lambda: {"X": {"int4": {"4096x4096": {"64": entry}}}})
+    sizes = {"n": 4096, "k": 4096, "row_tiles": 256, "k_tiles": 32, "multiprocessors": 132}
+    assert isinstance(tuning.int4_config("X", rows=64, **sizes), RowsConfig)
+    assert isinstance(tuning.int4_config("X", rows=500, **sizes), WideConfig)
 
 
 @pytest.mark.parametrize("entry", [{}, {"kernel": "fast"}, {"kernel": "rows", "wn": 1}, {"kernel": "wide", "bk": 3}])
