@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgeprec.bundle import Bundle, BundleModel
 from edgeprec.export.progress import Progress, ProgressEvent, silent
@@ -41,15 +41,17 @@ def load(
     context_tokens: int | None = None,
     sensor: str = "auto",
     threads: int | None = None,
+    sequences: int = 1,
 ) -> Session:
     """Load a bundle and return a session; use it in a ``with`` statement, from one thread.
 
     ``context_tokens`` None = 4096, or less where the models were made for less. ``sensor`` as in ``edgeprec power``.
+    ``sequences`` is how many prompts of a list the torch engine runs together; every one of them has a cache.
 
     Raises:
         BundleError: it is no bundle, is damaged or of a newer schema.
         ConfigError: a setting is unknown, or the context is longer than the models'.
-        MemoryBudgetError: it does not fit; the message names the longest context that does.
+        MemoryBudgetError: it does not fit; the message names the longest context, or the largest batch, that does.
         EngineError, MissingDependency: it cannot run here.
     """
     from edgeprec.runtime.engines import (
@@ -66,7 +68,13 @@ def load(
     bundle = Bundle.open(path)
     context = default_context(bundle) if context_tokens is None else context_tokens
     engine = resolve_engine(engine, provider)
-    plan_engine_memory(bundle, context_tokens=context, engine=engine, provider=provider)
+    memory: dict[str, Any] = {
+        "context_tokens": context,
+        "engine": engine,
+        "provider": provider,
+        "sequences": sequences,
+    }
+    plan_engine_memory(bundle, **memory)
     tokenizer = TextTokenizer.load(bundle.root)
     draft = bundle.draft if isinstance(bundle.draft, BundleModel) else None
     shared_tokens = None if draft is None else _shared_tokens(bundle.target, draft)
@@ -76,7 +84,7 @@ def load(
         meter, note = _open_meter(sensor, is_gpu=computes_on_gpu(engine, provider))
         if meter is not None:
             opened.callback(meter.sensor.close)
-        engines = open_engines(bundle, context_tokens=context, engine=engine, provider=provider, threads=threads)
+        engines = open_engines(bundle, **memory, threads=threads)
         opened.pop_all()
     return Session(
         engine=engines[0],

@@ -13,7 +13,7 @@ from edgeprec.runtime.reply import EnergyStats
 __all__ = ["PHASES", "EnergyWindow", "NoWindow", "PhasePower", "energy_stats"]
 
 _LOOK_AGAIN_NS = 2_000_000_000
-PHASES = ("prefill", "draft", "verify", "idle")
+PHASES = ("prefill", "draft", "verify", "decode", "idle")  # a batch's rounds are one phase: decode
 
 
 class EnergyWindow(Protocol):

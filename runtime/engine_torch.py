@@ -17,13 +17,14 @@ import torch
 
 from edgeprec.errors import EngineError
 from edgeprec.precision import Plan, Precision
-from edgeprec.runtime.engine import EngineInfo, RowFacts
+from edgeprec.runtime.batch_engine import BatchRounds
+from edgeprec.runtime.engine import Engine, EngineInfo, RowFacts
 from edgeprec.runtime.torch_device import device_errors
 from edgeprec.runtime.torch_graphs import GraphCache, GraphReport
 from edgeprec.runtime.torch_io import DeviceStep, PassIo, checked
 from edgeprec.runtime.torch_model import PassShape, TorchModel
 
-__all__ = ["MAX_DRAFT_TOKENS", "BatchStep", "TorchEngine"]
+__all__ = ["MAX_DRAFT_TOKENS", "BatchStep", "TorchEngine", "as_engine_error"]
 
 MAX_DRAFT_TOKENS = 8
 _SPANS = (4096, 16_384, 65_536)  # attention launches are sized for one of these, or for the whole context
@@ -87,6 +88,45 @@ class TorchEngine:
         """Return how many kinds of passes were captured and what a switch to a new one took."""
         return self._graphs.report
 
+    @property
+    def sequences(self) -> int:
+        """Return how many texts the cache holds."""
+        return self._sequences
+
+    @property
+    def model(self) -> TorchModel:
+        """Return weights, cache and buffers.
+
+        Raises:
+            EngineError: the engine is closed.
+        """
+        if self._model is None:
+            raise EngineError("this engine is closed: open the bundle again")
+        return self._model
+
+    @property
+    def graphs(self) -> GraphCache:
+        """Return the graphs of this engine's passes."""
+        return self._graphs
+
+    def begin_pass(self) -> None:
+        """Make the pass before unreadable: its logits are overwritten now."""
+        self._passes += 1
+
+    def move_sequence(self, source: int, to: int, *, tokens: int) -> None:
+        """Copy the cache of the first ``tokens`` tokens from one slot to another."""
+        with as_engine_error(tokens):
+            for part in (part for layer in self.model.cache for part in layer):
+                part[to, :, :tokens].copy_(part[source, :, :tokens])
+
+    def open_rounds(self, drafter: Engine | None, *, vocabulary: int) -> BatchRounds | None:
+        """Return what runs a batch's rounds on the device; None where the drafter is no torch engine."""
+        from edgeprec.runtime.torch_batch import TorchRounds
+
+        if drafter is not None and not isinstance(drafter, TorchEngine):
+            return None
+        return TorchRounds(self, drafter, vocabulary=vocabulary)
+
     def forward(self, tokens: Sequence[int], *, position: int, plan: Plan) -> DeviceStep:
         """Run ``tokens`` at ``position`` of sequence 0; see the protocol."""
         return self.forward_batch([tokens], positions=[position], plan=plan).step
@@ -108,7 +148,7 @@ class TorchEngine:
             flat_tokens += [*row, *(0,) * missing]
             flat_positions += [*range(position, position + len(row)), *(-1,) * missing]
         longest = max(position + len(row) for row, position in zip(tokens, positions, strict=True))
-        key = _PassKey(len(flat_tokens), widest, 0, plan.gates, self._span(longest), 0)
+        key = _PassKey(len(flat_tokens), widest, 0, plan.gates, self.span_of(longest), 0)
         logits = self._run(key, flat_tokens, flat_positions, lambda model: self._verify_pass(model, key))
         return BatchStep(self._step(logits), widest)
 
@@ -127,9 +167,9 @@ class TorchEngine:
             )
         if not self._io.has_statistics:
             return self._draft_on_host(tokens, position=position, plan=plan, count=count, vocabulary=vocabulary)
-        key = _PassKey(rows, rows, count, plan.gates, self._span(last), vocabulary)
+        key = _PassKey(rows, rows, count, plan.gates, self.span_of(last), vocabulary)
         self._run(key, tokens, range(position, last), lambda model: self._draft_pass(model, key))
-        with _as_engine_error(position):
+        with as_engine_error(position):
             facts = self._io.facts()
         return tuple(checked(row, index, vocabulary=vocabulary) for index, row in enumerate(facts))
 
@@ -148,7 +188,7 @@ class TorchEngine:
             for rows, count in product(_DRAFT_ROWS, _DRAFT_COUNTS):
                 if rows + count <= self._context_tokens:
                     self.draft([0] * rows, position=0, plan=int4, count=count, vocabulary=vocabulary)
-        with _as_engine_error(0):
+        with as_engine_error(0):
             self._io.facts()
 
     def close(self) -> None:
@@ -184,9 +224,9 @@ class TorchEngine:
         positions: Sequence[int],
         body: Callable[[TorchModel], None],
     ) -> torch.Tensor:
-        model = self._open_model()
-        self._passes += 1
-        with _as_engine_error(positions[0]):
+        model = self.model
+        self.begin_pass()
+        with as_engine_error(positions[0]):
             self._io.put(tokens, positions)
             self._graphs.run(key, lambda: body(model))
             self._io.publish(model.buffers.statistics, key.drafted or key.rows)
@@ -208,19 +248,14 @@ class TorchEngine:
         serial = self._passes
         return DeviceStep(self._io, logits, lambda: self._passes == serial)
 
-    def _span(self, tokens: int) -> int:
+    def span_of(self, tokens: int) -> int:
         """Return the smallest launch that sees so many tokens."""
         limit = next((span for span in _SPANS if tokens <= span), self._context_tokens)
         return min(limit, self._context_tokens)
 
-    def _open_model(self) -> TorchModel:
-        if self._model is None:
-            raise EngineError("this engine is closed: open the bundle again")
-        return self._model
-
     def _check(self, tokens: Sequence[Sequence[int]], positions: Sequence[int], widest: int, plan: Plan) -> None:
         info = self._info
-        self._open_model()
+        _ = self.model
         if not 1 <= len(tokens) <= self._sequences or len(positions) != len(tokens):
             raise EngineError(
                 f"a pass has {len(tokens)} sequences and {len(positions)} positions, expected 1 to {self._sequences}"
@@ -241,7 +276,7 @@ class TorchEngine:
 
 
 @contextmanager
-def _as_engine_error(position: int) -> Iterator[None]:
+def as_engine_error(position: int) -> Iterator[None]:
     """Turn what torch raises, a lost GPU too, into the error that keeps the text so far."""
     try:
         yield

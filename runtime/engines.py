@@ -100,9 +100,12 @@ def plan_engine_memory(
     context_tokens: int,
     engine: str = "onnxruntime",
     provider: str | None = None,
+    sequences: int = 1,
     available: AvailableMemory | None = None,
 ) -> MemoryPlan:
     """Return what the pair will take in a resolved engine, before anything is loaded.
+
+    ``sequences`` is how many texts the torch engine's cache holds at once; the others hold one.
 
     Raises:
         ConfigError: the context is longer than the models were made for.
@@ -113,7 +116,7 @@ def plan_engine_memory(
         _require_torch()
         from edgeprec.runtime.torch_opening import plan_torch_pair
 
-        return plan_torch_pair(bundle, context_tokens=context_tokens, provider=provider)
+        return plan_torch_pair(bundle, context_tokens=context_tokens, provider=provider, sequences=sequences)
     entries = [model.entry for model in bundle.models]
     if computes_on_gpu(engine, provider):
         check_context(entries, context_tokens)  # the engine compares with the GPU's free memory itself
@@ -133,8 +136,9 @@ def open_engines(
     engine: str = "auto",
     provider: str | None = None,
     threads: int | None = None,
+    sequences: int = 1,
 ) -> tuple[Engine, ...]:
-    """Load every model of a bundle, the target first.
+    """Load every model of a bundle, the target first; ``sequences`` as in ``plan_engine_memory``.
 
     Raises:
         ConfigError: there is no engine or provider of this name, or no thread to run it.
@@ -149,7 +153,9 @@ def open_engines(
         _require_torch()
         from edgeprec.runtime.torch_opening import open_torch_pair
 
-        return open_torch_pair(bundle, context_tokens=context_tokens, provider=provider, threads=threads)
+        return open_torch_pair(
+            bundle, context_tokens=context_tokens, provider=provider, threads=threads, sequences=sequences
+        )
     if name == "tensorrt":
         from edgeprec.runtime.engine_tensorrt import TensorRtEngine
 

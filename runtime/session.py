@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,8 @@ from edgeprec.devices.window import Window
 from edgeprec.entropy import row_statistics
 from edgeprec.levels import LevelController, LevelMemory, level_controller
 from edgeprec.precision import Plan, Precision
+from edgeprec.runtime.batch_generation import BatchGenerator, is_batch
+from edgeprec.runtime.batch_reply import BatchReply
 from edgeprec.runtime.drafter import Drafter, ModelDrafter, NgramDrafter, SelfDrafter, draft_chunk
 from edgeprec.runtime.energy import NoWindow, PhasePower, energy_stats
 from edgeprec.runtime.engine import Engine, EngineInfo
@@ -87,6 +89,19 @@ class Session:
         self._phase_power = PhasePower(clock)
         self._current: Generation | None = None
         self._thread = OneThread("this session")
+        self._batches = BatchGenerator(
+            engines=(engine, draft_engine),
+            tokenizer=tokenizer,
+            calibration=calibration,
+            bits=(target_bits, self._draft_bits),
+            shared_tokens=self._shared_tokens,
+            clock=clock,
+            open_window=self._open_window,
+            meter_note=meter_note,
+            alone=self.generate,
+            check=self.check,
+            kind_of=self._drafter_kind,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -145,6 +160,7 @@ class Session:
         self._current = self._begin(tokens, with_seed(chosen), top_logprobs)
         return self._current
 
+    @overload
     def generate(
         self,
         prompt: str | Sequence[int] | Sequence[Message],
@@ -153,8 +169,30 @@ class Session:
         chat: bool = False,
         top_logprobs: int | None = None,
         **overrides: Any,
-    ) -> Reply:
-        """Generate to the end and return the reply; see ``stream``."""
+    ) -> Reply: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: list[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]],
+        config: GenerationConfig | Sequence[GenerationConfig] | None = None,
+        *,
+        chat: bool = False,
+        **overrides: Any,
+    ) -> BatchReply: ...
+
+    def generate(
+        self, prompt: Any, config: Any = None, *, chat: bool = False, top_logprobs: int | None = None, **overrides: Any
+    ) -> Reply | BatchReply:
+        """Generate to the end and return the reply; see ``stream``.
+
+        A list of prompts, with one configuration or one each, runs together where the engine has slots for it.
+        """
+        if is_batch(prompt):
+            self._thread.check()
+            self._end_current()
+            self._cached = self._draft_cached = ()
+            return self._batches.generate(prompt, config, overrides, chat=chat, top_logprobs=top_logprobs)
         generation = self.stream(prompt, config, chat=chat, top_logprobs=top_logprobs, **overrides)
         for _ in generation:
             pass

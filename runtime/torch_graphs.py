@@ -52,15 +52,17 @@ class GraphCache:
         if graph is not None:
             self._graphs.move_to_end(key)
             graph.replay()
-        elif self.capture is None:
-            body()
-        elif key not in self._seen:
+        elif self.capture is None or key not in self._seen:
             self._seen.add(key)
             body()
         elif self._try_capture(key, body):
             self._graphs[key].replay()
         else:
             body()
+
+    def is_settled(self, key: Hashable) -> bool:
+        """Whether the next pass of this kind is an ordinary one: replayed, or run once before where graphs are off."""
+        return key in self._graphs or (self.capture is None and key in self._seen)
 
     def clear(self) -> None:
         """Drop every graph."""

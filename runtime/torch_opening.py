@@ -6,7 +6,8 @@ import torch
 
 from edgeprec.bundle import Bundle
 from edgeprec.errors import EdgePrecError, EngineError
-from edgeprec.memory_plan import MemoryPlan, check_context, require_fit
+from edgeprec.memory_plan import MemoryPlan, check_context
+from edgeprec.runtime.batch_memory import require_batch
 from edgeprec.runtime.engine import EngineInfo
 from edgeprec.runtime.engine_torch import MAX_DRAFT_TOKENS, TorchEngine
 from edgeprec.runtime.torch_arena import Arena
@@ -36,16 +37,17 @@ def plan_torch_pair(
     Raises:
         ConfigError: the context is longer than the models were made for, or there is no such provider.
         EngineError: the device cannot be used, or the kernels do not read the bundle's INT4 blocks.
-        MemoryBudgetError: it does not fit; the message names the longest context that does.
+        MemoryBudgetError: it does not fit; the message names the longest context that does, or the largest batch.
     """
     for model in bundle.models:
         require_blocks(model)
     check_context([model.entry for model in bundle.models], context_tokens)
     device = choose_device(provider)
-    return require_fit(
-        lambda tokens: plan_pair(bundle, device=device, context_tokens=tokens, sequences=sequences),
+    return require_batch(
+        lambda tokens, count: plan_pair(bundle, device=device, context_tokens=tokens, sequences=count),
         engine="torch",
         context_tokens=context_tokens,
+        sequences=sequences,
         available=available_memory(device),
     )
 

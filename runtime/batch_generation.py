@@ -1,0 +1,362 @@
+"""A list of prompts: together in the slots of one engine where that can be, else one after another, which is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from numbers import Integral
+from typing import Any
+
+from edgeprec.calibration import Calibration
+from edgeprec.config import DrafterKind, GenerationConfig, Mode, with_overrides
+from edgeprec.controller import Controller
+from edgeprec.devices.window import Window
+from edgeprec.errors import ConfigError
+from edgeprec.gears import ladder
+from edgeprec.precision import Plan, Precision
+from edgeprec.runtime.batch_caps import BatchCosts, CapPolicy
+from edgeprec.runtime.batch_decoder import BatchDecoder, BatchRound
+from edgeprec.runtime.batch_engine import MAX_BATCH_DRAFT, BatchEngine
+from edgeprec.runtime.batch_reply import BatchReply, batch_stats, shared_energy
+from edgeprec.runtime.batch_runners import FusedRunner, Runner, SteppedRunner
+from edgeprec.runtime.batch_sequence import BatchSequence
+from edgeprec.runtime.energy import NoWindow, energy_stats
+from edgeprec.runtime.engine import Engine
+from edgeprec.runtime.passes import PassCounter, WeightBits
+from edgeprec.runtime.prompt_tokens import check_tokens, prompt_tokens
+from edgeprec.runtime.reply import EnergyStats, FinishReason, Reply
+from edgeprec.runtime.sampling import Sampler, with_seed
+from edgeprec.runtime.statistics import Tally
+from edgeprec.runtime.stop_text import TextStream
+from edgeprec.runtime.tokenizer import TextTokenizer
+
+__all__ = ["BatchGenerator", "batch_configs", "is_batch"]
+
+_DEFAULTS = GenerationConfig()
+_MODELS = (DrafterKind.SELF, DrafterKind.MODEL, DrafterKind.NONE)
+
+
+def is_batch(prompt: object) -> bool:
+    """Whether this is a list of prompts, not one: its items are texts or lists of ids or messages."""
+    return (
+        isinstance(prompt, Sequence)
+        and not isinstance(prompt, str | bytes)
+        and bool(prompt)
+        and all(isinstance(item, Sequence) and not isinstance(item, Mapping | Integral) for item in prompt)
+    )
+
+
+def batch_configs(
+    config: GenerationConfig | Sequence[GenerationConfig] | None, count: int, overrides: Mapping[str, Any]
+) -> list[GenerationConfig]:
+    """Return one configuration a prompt, each with a seed where it needs one.
+
+    Raises:
+        ConfigError: there are others than one a prompt, or a setting is unknown or out of range.
+    """
+    given = [config or _DEFAULTS] * count if config is None or isinstance(config, GenerationConfig) else list(config)
+    if len(given) != count:
+        raise ConfigError(
+            f"there are {len(given)} configurations for {count} prompts, expected one for all or one each"
+        )
+    return [with_seed(with_overrides(one, **overrides)) for one in given]
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchGenerator:
+    """What a session lends to its batches, and the costs of rounds they have learned.
+
+    ``engines`` and ``bits`` are the target's and the draft model's. ``alone`` generates from one prompt, ``check``
+    refuses a configuration, ``kind_of`` says who drafts with it.
+    """
+
+    engines: tuple[Engine, Engine | None]
+    tokenizer: TextTokenizer
+    calibration: Calibration | None
+    bits: tuple[WeightBits, WeightBits]
+    shared_tokens: int
+    clock: Callable[[], int]
+    open_window: Callable[[], NoWindow | Window]
+    meter_note: str | None
+    alone: Callable[[Sequence[int], GenerationConfig], Reply]
+    check: Callable[[GenerationConfig], None]
+    kind_of: Callable[[GenerationConfig], DrafterKind]
+    costs: dict[DrafterKind, BatchCosts] = field(default_factory=dict)
+
+    @property
+    def engine(self) -> Engine:
+        """Return the target's engine."""
+        return self.engines[0]
+
+    @property
+    def draft_engine(self) -> Engine | None:
+        """Return the draft model's engine, None where there is none."""
+        return self.engines[1]
+
+    def generate(
+        self,
+        prompts: Sequence[Any],
+        config: GenerationConfig | Sequence[GenerationConfig] | None,
+        overrides: Mapping[str, Any],
+        *,
+        chat: bool,
+        top_logprobs: int | None,
+    ) -> BatchReply:
+        """Check a list of prompts and generate from all of them.
+
+        Raises:
+            ConfigError: a prompt or a setting cannot be used, or log probabilities are asked for.
+            EngineError: a pass failed.
+        """
+        if top_logprobs is not None:
+            raise ConfigError("top_logprobs is for a single prompt: give the prompts one by one")
+        configs = batch_configs(config, len(prompts), overrides)
+        texts = [tuple(prompt_tokens(self.tokenizer, prompt, chat=chat)) for prompt in prompts]
+        for text, chosen in zip(texts, configs, strict=True):
+            check_tokens(text, self.engine.info, room_tokens=1)
+            self.check(chosen)
+        return self.run(texts, configs)
+
+    def run(self, prompts: Sequence[tuple[int, ...]], configs: Sequence[GenerationConfig]) -> BatchReply:
+        """Generate from every prompt.
+
+        Raises:
+            EngineError: a pass failed.
+        """
+        reason = self._why_not_together(configs)
+        if reason is not None:
+            return self._one_by_one(prompts, configs, reason)
+        assert isinstance(self.engine, BatchEngine)
+        size = self.engine.sequences
+        pairs = list(zip(prompts, configs, strict=True))
+        parts = [self._together(pairs[at : at + size]) for at in range(0, len(pairs), size)]
+        if len(parts) == 1:
+            return parts[0]
+        return _joined(parts, note=f"{len(pairs)} prompts ran {size} at a time: the engine was opened for so many")
+
+    def _why_not_together(self, configs: Sequence[GenerationConfig]) -> str | None:
+        """Return what stands against one batch, None where nothing does."""
+        if not isinstance(self.engine, BatchEngine):
+            return f"the engine {self.engine.info.name} has no slots for several sequences"
+        if self.engine.sequences == 1:
+            return None if len(configs) == 1 else "this session was opened for one sequence: load it with sequences=N"
+        kinds = {self.kind_of(config) for config in configs} - {DrafterKind.NONE}
+        if len(kinds) > 1 or not kinds <= set(_MODELS):
+            return f"drafters {', '.join(sorted(map(str, kinds)))} do not draft for several sequences together"
+        if any(config.mode is Mode.BOUNDED for config in configs):
+            return "mode bounded decides token by token when FP16 reads"
+        if any(config.power_budget_w is not None for config in configs):
+            return "a power budget paces one sequence"
+        if any(config.drafting.three_level for config in configs):
+            return "three-level drafting is for one sequence"
+        if any(config.drafting.draft_length is None and config.mode is Mode.EXACT for config in configs) and any(
+            config.controller.middle_gears for config in configs
+        ):
+            return "drafts in middle gears follow one sequence's entropy"
+        return None
+
+    def _one_by_one(
+        self, prompts: Sequence[tuple[int, ...]], configs: Sequence[GenerationConfig], reason: str
+    ) -> BatchReply:
+        note = f"{len(prompts)} prompts ran one after another: {reason}"
+        replies = [self.alone(prompt, config) for prompt, config in zip(prompts, configs, strict=True)]
+        noted = tuple(_with_note(reply, note) for reply in replies)
+        energy, energy_note = _summed(noted)
+        fallbacks = [text for reply in noted for text in reply.stats.fallbacks]
+        stats = batch_stats(noted, at_once=1, fallbacks=fallbacks, energy=energy, energy_note=energy_note)
+        return BatchReply(noted, stats)
+
+    def _together(self, pairs: Sequence[tuple[tuple[int, ...], GenerationConfig]]) -> BatchReply:
+        assert isinstance(self.engine, BatchEngine)
+        kinds = {self.kind_of(config) for _, config in pairs} - {DrafterKind.NONE}
+        kind = next(iter(kinds), DrafterKind.NONE)
+        sequences = [self._sequence(index, *pair) for index, pair in enumerate(pairs)]
+        window = self.open_window()
+        decoder = self._decoder(kind, sequences, window.mark)
+        reason: FinishReason | None = FinishReason.ERROR
+        try:
+            with window:
+                decoder.run()
+                decoder.mark("idle")
+            reason = None
+        finally:
+            for sequence in sequences:
+                sequence.settle(end_ns=self.clock(), reason=reason)
+        energy, note = self._energy(window, sequences)
+        return self._reply(kind, decoder, energy, note)
+
+    def _sequence(self, index: int, prompt: tuple[int, ...], config: GenerationConfig) -> BatchSequence:
+        kind = self.kind_of(config)
+        bits = self.bits[1] if kind is DrafterKind.MODEL else self.bits[0]
+        return BatchSequence(
+            index=index,
+            prompt=prompt,
+            config=config,
+            sampler=Sampler(config.sampling, self.engine.info.vocab_size),
+            controller=self._controller(config, kind),
+            text=TextStream(self.tokenizer.decode, stop=config.stop, context=prompt[-6:]),
+            tally=Tally(prompt_tokens=len(prompt), target=PassCounter(self.bits[0]), draft=PassCounter(bits)),
+            eos_token_ids=self.tokenizer.eos_token_ids,
+            context_tokens=self.engine.info.context_tokens,
+            gears=config.controller.middle_gears + 1,
+        )
+
+    def _controller(self, config: GenerationConfig, kind: DrafterKind) -> Controller:
+        return Controller(
+            mode=config.mode,
+            config=config.controller,
+            drafting=config.drafting,
+            calibration=self.calibration,
+            drafter=kind,
+            num_layers=self.engine.info.num_layers,
+            draft_layers=None if self.draft_engine is None else self.draft_engine.info.num_layers,
+        )
+
+    def _decoder(
+        self, kind: DrafterKind, sequences: Sequence[BatchSequence], mark: Callable[[str], object]
+    ) -> BatchDecoder:
+        engine, drafter = self.engine, self._drafter(kind)
+        assert isinstance(engine, BatchEngine)
+        configs = [sequence.config for sequence in sequences if sequence.config.mode is Mode.EXACT]
+        is_adaptive = drafter is not None and any(config.drafting.draft_length is None for config in configs)
+        most = max((config.drafting.max_draft_length for config in configs), default=1)
+        return BatchDecoder(
+            engine=engine,
+            drafter=drafter,
+            runner=self._runner(engine, drafter, sequences),
+            sequences=sequences,
+            draft_plan=self._draft_plan(kind, configs),
+            policy=CapPolicy(self.costs.setdefault(kind, BatchCosts()), min(most, MAX_BATCH_DRAFT))
+            if is_adaptive
+            else None,
+            largest_cap=MAX_BATCH_DRAFT,
+            clock=self.clock,
+            mark=mark,
+        )
+
+    def _drafter(self, kind: DrafterKind) -> BatchEngine | None:
+        drafter = {DrafterKind.SELF: self.engine, DrafterKind.MODEL: self.draft_engine}.get(kind)
+        assert drafter is None or isinstance(drafter, BatchEngine)
+        return drafter
+
+    def _runner(self, engine: BatchEngine, drafter: BatchEngine | None, sequences: Sequence[BatchSequence]) -> Runner:
+        shared = engine.info.vocab_size if drafter is engine else self.shared_tokens
+        if all(sequence.sampler.takes_argmax for sequence in sequences):
+            rounds = engine.open_rounds(drafter, vocabulary=shared)
+            if rounds is not None:
+                return FusedRunner(rounds)
+        return SteppedRunner(engine, drafter, shared)
+
+    def _draft_plan(self, kind: DrafterKind, configs: Sequence[GenerationConfig]) -> Plan | None:
+        if kind is DrafterKind.MODEL and self.draft_engine is not None:
+            return Plan.uniform(Precision.INT4, num_layers=self.draft_engine.info.num_layers)
+        if kind is not DrafterKind.SELF:
+            return None
+        control = configs[0].controller
+        plans = ladder(
+            num_layers=self.engine.info.num_layers,
+            middle_gears=control.middle_gears,
+            order=None if self.calibration is None else self.calibration.layer_order,
+            gated_layers=control.gated_layers,
+        )
+        return plans[0]
+
+    def _energy(
+        self, window: NoWindow | Window, sequences: Sequence[BatchSequence]
+    ) -> tuple[EnergyStats | None, str | None]:
+        if isinstance(window, NoWindow):
+            return None, self.meter_note
+        return energy_stats(window, new_tokens=sum(len(sequence.events) for sequence in sequences))
+
+    def _reply(
+        self, kind: DrafterKind, decoder: BatchDecoder, energy: EnergyStats | None, note: str | None
+    ) -> BatchReply:
+        sequences, total = decoder.sequences, sum(len(sequence.events) for sequence in decoder.sequences)
+        replies = []
+        for sequence in sequences:
+            tokens = len(sequence.events)
+            stats = sequence.tally.stats(
+                new_tokens=tokens,
+                fallbacks=[*self.engine.info.fallbacks, *sequence.controller.fallbacks, *_notes(sequence, decoder)],
+                energy=shared_energy(energy, tokens=tokens, of_tokens=total),
+                energy_note=note,
+                seed=sequence.config.sampling.seed,
+                drafter=str(kind if sequence.config.mode is Mode.EXACT else DrafterKind.NONE),
+                engine=self.engine.info.name,
+                extra={"batch_sequences": len(sequences)},
+            )
+            replies.append(sequence.reply(stats))
+        end_ns = max(sequence.tally.end_ns for sequence in sequences)
+        stats_of_all = batch_stats(
+            replies,
+            at_once=len(sequences),
+            rounds=decoder.rounds,
+            prefill_s=(decoder.decode_ns - decoder.start_ns) * 1e-9,
+            decode_s=max(end_ns - decoder.decode_ns, 0) * 1e-9,
+            fallbacks=[text for reply in replies for text in reply.stats.fallbacks],
+            energy=energy,
+            energy_note=note,
+        )
+        return BatchReply(tuple(replies), stats_of_all, tuple(decoder.rounds))
+
+
+def _notes(sequence: BatchSequence, decoder: BatchDecoder) -> Iterator[str]:
+    """Say what a sequence's batch did otherwise than it would alone."""
+    fixed = sequence.config.drafting.draft_length
+    if sequence.config.mode is Mode.EXACT and fixed is not None and fixed > decoder.largest_cap:
+        yield f"drafts of {fixed} tokens were cut to {decoder.largest_cap}: a batch has eight rows a sequence"
+    policy = decoder.policy
+    if policy is not None and policy.rounds_off:
+        yield (
+            f"speculation switched itself off in {policy.rounds_off} of {len(decoder.rounds)} rounds: with this "
+            "drafter, text, device and batch it does not beat plain FP16 decoding"
+        )
+
+
+def _with_note(reply: Reply, note: str) -> Reply:
+    return replace(reply, stats=replace(reply.stats, fallbacks=(*reply.stats.fallbacks, note)))
+
+
+def _summed(replies: Sequence[Reply]) -> tuple[EnergyStats | None, str | None]:
+    """Return the energy of replies that came one after another, None where one of them has none."""
+    found = [reply.stats.energy for reply in replies]
+    known = [energy for energy in found if energy is not None]
+    if len(known) < len(found) or not known:
+        return None, next((reply.stats.energy_note for reply in replies if reply.stats.energy is None), None)
+    joules, tokens = sum(energy.joules for energy in known), sum(reply.stats.new_tokens for reply in replies)
+    above = [energy.joules_above_idle for energy in known if energy.joules_above_idle is not None]
+    phases = dict.fromkeys(phase for energy in known for phase in energy.by_phase)
+    by_phase: dict[str, float | None] = {}
+    for phase in phases:
+        parts = [energy.by_phase[phase] for energy in known if phase in energy.by_phase]
+        by_phase[phase] = None if None in parts else sum(part for part in parts if part is not None)
+    total = replace(
+        known[0],
+        joules=joules,
+        joules_per_token=joules / tokens if tokens else None,
+        by_phase=by_phase,
+        plus_minus_joules=sum(energy.plus_minus_joules for energy in known),
+        joules_above_idle=sum(above) if len(above) == len(known) else None,
+        coverage=min(energy.coverage for energy in known),
+        samples=sum(energy.samples for energy in known),
+        is_total=all(energy.is_total for energy in known),
+    )
+    return total, next((reply.stats.energy_note for reply in replies if reply.stats.energy_note), None)
+
+
+def _joined(parts: Sequence[BatchReply], *, note: str) -> BatchReply:
+    """Return batches that ran one after another as one."""
+    replies = tuple(_with_note(reply, note) for part in parts for reply in part.replies)
+    rounds: tuple[BatchRound, ...] = tuple(one for part in parts for one in part.rounds)
+    energy, energy_note = _summed(replies)
+    stats = batch_stats(
+        replies,
+        at_once=max(part.stats.at_once for part in parts),
+        rounds=rounds,
+        prefill_s=sum(part.stats.prefill_s for part in parts),
+        decode_s=sum(part.stats.decode_s for part in parts),
+        fallbacks=[text for reply in replies for text in reply.stats.fallbacks],
+        energy=energy,
+        energy_note=energy_note,
+    )
+    return BatchReply(replies, stats, rounds)

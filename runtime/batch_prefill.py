@@ -1,0 +1,42 @@
+"""Brings the prompts of a batch into a cache, all of them at once and some rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from edgeprec.precision import Plan
+from edgeprec.runtime.batch_engine import BatchEngine
+
+__all__ = ["catch_up", "prefill_rows"]
+
+
+def prefill_rows(
+    engine: BatchEngine, texts: Sequence[Sequence[int]], plan: Plan
+) -> Iterator[tuple[object, dict[int, int]]]:
+    """Run texts [B] from their beginnings in slots 0 .. B - 1.
+
+    Yield each pass with the slots whose text ended in it and the row, within the slot, of its last token. Rows never
+    depend on their company, so the pieces' size changes no bit.
+    """
+    yield from _run(engine, texts, [0] * len(texts), plan)
+
+
+def catch_up(engine: BatchEngine, texts: Sequence[Sequence[int]], cached: Sequence[int], plan: Plan) -> None:
+    """Run what a drafter's cache lacks of texts [B] that hold no foreign ids; an empty text leaves a slot out."""
+    for _ in _run(engine, texts, cached, plan):
+        pass
+
+
+def _run(
+    engine: BatchEngine, texts: Sequence[Sequence[int]], cached: Sequence[int], plan: Plan
+) -> Iterator[tuple[object, dict[int, int]]]:
+    width = max(engine.info.max_rows // len(texts), 1)
+    positions = list(cached)
+    while any(position < len(text) for position, text in zip(positions, texts, strict=True)):
+        rows = [list(text[position : position + width]) for position, text in zip(positions, texts, strict=True)]
+        step = engine.forward_batch(
+            rows, positions=[p if row else 0 for p, row in zip(positions, rows, strict=True)], plan=plan
+        )
+        positions = [position + len(row) for position, row in zip(positions, rows, strict=True)]
+        ended = {slot: len(row) - 1 for slot, row in enumerate(rows) if row and positions[slot] == len(texts[slot])}
+        yield step, ended

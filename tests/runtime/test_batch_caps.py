@@ -1,0 +1,129 @@
+"""One cap for a batch: what pays, what does not, and how little finding out may cost, on simulated costs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from edgeprec.runtime.batch_caps import BatchCosts, CapPolicy
+
+LARGEST = 7
+
+
+class Machine:
+    """Rounds that cost what ``seconds`` says, with every draft of sequence b accepted with probability rates[b]."""
+
+    def __init__(self, seconds: Callable[[int], float], rates: list[float], *, seed: int = 0) -> None:
+        self.seconds, self.rates = seconds, rates
+        self.random = random.Random(seed)
+        self.caps: list[int] = []
+        self.spent = 0.0
+        self.tokens = 0
+
+    def run(self, policy: CapPolicy, rounds: int, *, slots: int = 8) -> None:
+        """Decode."""
+        members = range(len(self.rates))
+        for _ in range(rounds):
+            cap = policy.cap(slots, members)
+            outcomes = []
+            for member in members:
+                accepted = 0
+                while accepted < cap and self.random.random() < self.rates[member]:
+                    accepted += 1
+                outcomes.append((member, cap, accepted))
+                self.tokens += accepted + 1
+            took = self.seconds(cap) * self.random.uniform(0.97, 1.03)
+            self.caps.append(cap)
+            self.spent += took
+            policy.observe(slots, cap, took, outcomes)
+
+    def over_plain(self) -> float:
+        """Return the speed over plain decoding's."""
+        return self.tokens / self.spent / (len(self.rates) / self.seconds(0))
+
+    def best_over_plain(self) -> float:
+        """Return what the best fixed cap would reach."""
+
+        def speed(cap: int) -> float:
+            return sum(rate**place for rate in self.rates for place in range(cap + 1)) / self.seconds(cap)
+
+        return max(speed(cap) for cap in range(LARGEST + 1)) / speed(0)
+
+
+def line(plain: float, first: float, step: float) -> Callable[[int], float]:
+    """Return costs of rounds: a plain one, what drafting adds at all, and what every draft adds."""
+    return lambda cap: plain + (first if cap else 0.0) + cap * step
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.8, 0.95])
+@pytest.mark.parametrize("costs", [line(1.0, 0.05, 0.1), line(1.0, 0.1, 0.25), line(1.0, 0.0, 0.6)])
+def test_speed_is_near_the_best_fixed_cap(costs: Callable[[int], float], rate: float) -> None:
+    """After a few trials the cap is as good as one chosen by hand, whatever the acceptance."""
+    machine = Machine(costs, [rate] * 8)
+    machine.run(CapPolicy(BatchCosts(), LARGEST), 1500)
+    assert machine.over_plain() > 0.93 * machine.best_over_plain()
+
+
+@pytest.mark.parametrize("costs", [line(1.0, 0.5, 0.9), line(1.0, 2.0, 1.5), line(1.0, 0.3, 0.4)])
+def test_never_much_slower_than_plain(costs: Callable[[int], float]) -> None:
+    """Where speculation is a loss it switches itself off, and the trials cost less than two percent."""
+    machine = Machine(costs, [0.3] * 16)
+    policy = CapPolicy(BatchCosts(), LARGEST)
+    machine.run(policy, 1500, slots=16)
+    assert machine.over_plain() > 0.98
+    assert policy.rounds_off > 1000
+    assert machine.caps.count(0) > 0.95 * len(machine.caps)
+
+
+def test_what_full_acceptance_cannot_pay_is_not_tried_again() -> None:
+    """A round of K drafts that takes longer than K + 1 plain ones needs no more trials."""
+    machine = Machine(line(1.0, 3.0, 1.1), [0.99] * 4)
+    machine.run(CapPolicy(BatchCosts(), LARGEST), 600)
+    assert [cap for cap in machine.caps if cap] == [2, 2]
+
+
+def test_another_text_turns_it_on_again() -> None:
+    """Acceptance that rises is found by the rare trials; acceptance that falls turns drafting off."""
+    policy = CapPolicy(BatchCosts(), LARGEST)
+    machine = Machine(line(1.0, 0.1, 0.2), [0.05] * 8)
+    machine.run(policy, 300)
+    assert set(machine.caps[-30:]) == {0}
+    machine.rates = [0.9] * 8
+    machine.run(policy, 1500)
+    assert sum(cap >= 2 for cap in machine.caps[-100:]) > 90
+    machine.rates = [0.02] * 8
+    machine.run(policy, 200)
+    assert machine.caps[-20:].count(0) > 15
+
+
+def test_costs_are_those_of_the_slots() -> None:
+    """A batch that shrinks is another device: where one sequence gains, sixteen may not."""
+    costs = BatchCosts()
+    policy = CapPolicy(costs, LARGEST)
+    many = Machine(line(1.0, 0.5, 1.0), [0.7] * 16)
+    many.run(policy, 60, slots=16)
+    few = Machine(line(1.0, 0.0, 0.1), [0.7] * 16)
+    few.run(policy, 60, slots=1)
+    assert many.caps[-1] == 0
+    assert few.caps[-1] >= 2
+    again = CapPolicy(costs, LARGEST)  # another batch on the same device tries nothing anew
+    assert again.cap(16, range(16)) == 0
+
+
+def test_one_sequence_in_many_does_not_decide() -> None:
+    """Every sequence counts with its own acceptance."""
+    good, bad = [0.97] * 2, [0.02] * 14
+    machine = Machine(line(1.0, 0.2, 0.25), [*good, *bad])
+    machine.run(CapPolicy(BatchCosts(), LARGEST), 400, slots=16)
+    assert machine.caps[-50:].count(0) > 40
+
+
+def test_untimed_rounds_teach_no_cost() -> None:
+    """A round that compiled or captured counts for acceptance alone."""
+    policy = CapPolicy(BatchCosts(), LARGEST)
+    for _ in range(5):
+        assert policy.cap(4, range(4)) == 0
+        policy.observe(4, 0, None, [(index, 0, 0) for index in range(4)])
+    assert policy.costs.seconds(4, 0) is None

@@ -1,0 +1,295 @@
+"""A list of prompts on the torch engine: every text is the one its prompt has alone, whatever runs beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgeprec
+from edgeprec.config import DraftingConfig, GenerationConfig, SamplingConfig
+from edgeprec.errors import ConfigError, EngineError
+from edgeprec.runtime import torch_model
+from edgeprec.runtime.batch_reply import BatchReply
+from edgeprec.runtime.reply import FinishReason, Reply
+from edgeprec.runtime.session import Session
+
+PROMPTS = [
+    "The quick brown fox",
+    "a",
+    "one two three four five six seven eight nine ten eleven twelve",
+    "zz zz",
+    "12 34 56 78 90 12",
+]
+COMMON: dict[str, Any] = {"max_new_tokens": 30, "ignore_eos": True}
+LIMITS = [5, 30, 17, 1, 23]
+
+
+@pytest.fixture(scope="module")
+def sessions(tiny_pair: Path) -> Iterator[tuple[Session, Session]]:
+    """Load the tiny pair for one sequence, and for five."""
+    common: dict[str, Any] = {
+        "engine": "torch",
+        "provider": "cpu",
+        "sensor": "none",
+        "context_tokens": 110,
+        "threads": 1,
+    }
+    with edgeprec.load(tiny_pair, **common) as one, edgeprec.load(tiny_pair, **common, sequences=5) as five:
+        yield one, five
+
+
+def same(batch: BatchReply, alone: list[Reply]) -> None:
+    """Compare what a user sees."""
+    for index, (ours, theirs) in enumerate(zip(batch, alone, strict=True)):
+        assert ours.tokens == theirs.tokens, f"prompt {index}"
+        assert ours.text == theirs.text, f"prompt {index}"
+        assert ours.finish_reason == theirs.finish_reason, f"prompt {index}"
+        assert [event.text for event in ours.events] == [event.text for event in theirs.events]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mode": "fp16"},
+        {"mode": "int4"},
+        {"mode": "gated"},
+        {"mode": "gated", "middle_gears": 2, "theta_low_bits": 7.8, "theta_high_bits": 7.9, "hold_tokens": 0},
+        {"drafter": "self", "draft_length": 1},
+        {"drafter": "self", "draft_length": 4},
+        {"drafter": "self", "draft_length": 3, "gated_layers": 2},
+        {"drafter": "self"},
+        {"drafter": "model", "draft_length": 3},
+        {"drafter": "model", "draft_length": 7},
+        {"drafter": "model"},
+        {"draft_length": 0},
+        {"drafter": "self", "temperature": 0.9, "seed": 5},
+        {"drafter": "model", "draft_length": 3, "temperature": 1.1, "top_k": 20, "seed": 6},
+        {"drafter": "self", "draft_length": 2, "repetition_penalty": 1.3},
+    ],
+    ids=str,
+)
+def test_every_text_is_the_one_it_has_alone(sessions: tuple[Session, Session], settings: dict[str, Any]) -> None:
+    """Five lengths of prompts that end at five times, in every mode, whoever drafts."""
+    one, five = sessions
+    configs = [edgeprec.GenerationConfig(max_new_tokens=limit, ignore_eos=True) for limit in LIMITS]
+    alone = [one.generate(prompt, config, **settings) for prompt, config in zip(PROMPTS, configs, strict=True)]
+    batch = five.generate(PROMPTS, configs, **settings)
+    same(batch, alone)
+    assert batch.stats.at_once == 5
+    assert batch.stats.new_tokens == sum(LIMITS)
+    assert not any("one after another" in note for note in batch.stats.fallbacks)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_batches_of_any_size(sessions: tuple[Session, Session], count: int) -> None:
+    """Sizes that are padded, and those that are not."""
+    one, five = sessions
+    settings: dict[str, Any] = {"drafter": "model", "draft_length": 2, **COMMON}
+    alone = [one.generate(prompt, **settings) for prompt in PROMPTS[:count]]
+    same(five.generate(PROMPTS[:count], **settings), alone)
+
+
+def test_more_prompts_than_slots_run_in_turns(sessions: tuple[Session, Session]) -> None:
+    """Seven prompts in five slots: two turns, the same texts, and a word about it."""
+    one, five = sessions
+    prompts = [*PROMPTS, "x y z", "The end"]
+    alone = [one.generate(prompt, drafter="self", draft_length=2, **COMMON) for prompt in prompts]
+    batch = five.generate(prompts, drafter="self", draft_length=2, **COMMON)
+    same(batch, alone)
+    assert batch.stats.sequences == 7
+    assert batch.stats.fallbacks == ("7 prompts ran 5 at a time: the engine was opened for so many",)
+
+
+def test_stop_strings_and_ends_of_text(sessions: tuple[Session, Session]) -> None:
+    """Each text ends where it would alone: at a stop string, at the end token, at its limit."""
+    one, five = sessions
+    plain = [one.generate(prompt, mode="fp16", **COMMON) for prompt in PROMPTS]
+    stops = [reply.text[at : at + 2] for reply, at in zip(plain, (3, 8, 14, 1, 20), strict=True)]
+    configs = [GenerationConfig(max_new_tokens=30, stop=(stop,)) for stop in stops]
+    for drafter in ("self", "model"):
+        alone = [one.generate(p, c, drafter=drafter, draft_length=3) for p, c in zip(PROMPTS, configs, strict=True)]
+        same(five.generate(PROMPTS, configs, drafter=drafter, draft_length=3), alone)
+        assert any(reply.finish_reason is FinishReason.STOP for reply in alone)
+
+
+def test_context_ends_a_text(sessions: tuple[Session, Session]) -> None:
+    """A prompt near the end of the context gets what room there is; its neighbours are not held up."""
+    one, five = sessions
+    long = [int(token) for token in range(3, 103)]
+    prompts = [long, [5, 6, 7], long[:109]]
+    for settings in ({"drafter": "self", "draft_length": 5}, {"drafter": "model", "draft_length": 5}):
+        alone = [one.generate(prompt, max_new_tokens=60, ignore_eos=True, **settings) for prompt in prompts]
+        batch = five.generate(prompts, max_new_tokens=60, ignore_eos=True, **settings)
+        same(batch, alone)
+        assert len(batch[0].tokens) == 10
+        assert len(batch[1].tokens) == 60
+
+
+def test_configurations_of_each_prompt(sessions: tuple[Session, Session]) -> None:
+    """Modes, seeds and draft lengths may differ from prompt to prompt; gears run as passes of their own."""
+    one, five = sessions
+    sampled = SamplingConfig(temperature=0.8, seed=1)
+    base = GenerationConfig(max_new_tokens=20, ignore_eos=True, drafting=DraftingConfig(drafter="self", draft_length=3))
+    configs = [
+        base,
+        replace(base, mode="int4"),
+        replace(base, sampling=sampled),
+        replace(base, sampling=replace(sampled, seed=2)),
+        replace(base, mode="gated"),
+    ]
+    alone = [one.generate("The same prompt", config) for config in configs]
+    batch = five.generate(["The same prompt"] * 5, configs)
+    same(batch, alone)
+    assert batch[2].tokens != batch[3].tokens
+    assert [reply.stats.seed for reply in batch] == [None, None, 1, 2, None]
+
+
+def test_statistics_of_a_batch(sessions: tuple[Session, Session]) -> None:
+    """Rounds, drafts and shares add up, per reply as alone and over the batch."""
+    one, five = sessions
+    alone = [one.generate(prompt, drafter="self", draft_length=3, **COMMON) for prompt in PROMPTS]
+    batch = five.generate(PROMPTS, drafter="self", draft_length=3, **COMMON)
+    for ours, theirs in zip(batch, alone, strict=True):
+        for name in ("rounds", "drafted", "accepted", "verify_rounds", "int4_layer_share", "bits_read_per_weight"):
+            assert getattr(ours.stats, name) == pytest.approx(getattr(theirs.stats, name)), name
+        assert [(e.source, e.round, e.int4_layers) for e in ours.events] == [
+            (e.source, e.round, e.int4_layers) for e in theirs.events
+        ]
+        assert ours.stats.drafter == "self"
+        assert ours.to_json()["stats"]["batch_sequences"] == 5
+    stats = batch.stats
+    assert stats.drafted == sum(reply.stats.drafted for reply in batch)
+    assert stats.acceptance_rate == stats.accepted / stats.drafted
+    assert sum(stats.caps.values()) == stats.rounds == len(batch.rounds)
+    assert sum(one.emitted for one in batch.rounds) == stats.new_tokens - 5
+    assert stats.energy is None
+    assert stats.energy_note is not None
+    assert batch.to_json()["stats"]["caps"]["3"] > 0
+
+
+def test_slots_come_free(sessions: tuple[Session, Session]) -> None:
+    """Fewer sequences run in fewer slots, and a moved text goes on as it was."""
+    one, five = sessions
+    configs = [GenerationConfig(max_new_tokens=limit, ignore_eos=True) for limit in (4, 6, 8, 50, 60)]
+    settings: dict[str, Any] = {"drafter": "model", "draft_length": 2}
+    alone = [one.generate(prompt, config, **settings) for prompt, config in zip(PROMPTS, configs, strict=True)]
+    batch = five.generate(PROMPTS, configs, **settings)
+    same(batch, alone)
+    slots = [found.slots for found in batch.rounds]
+    assert slots == sorted(slots, reverse=True)
+    assert (slots[0], slots[-1]) == (5, 1)
+
+
+def test_drafts_longer_than_a_batch_has_rows_for(sessions: tuple[Session, Session]) -> None:
+    """They are cut, which is said; the texts stay."""
+    one, five = sessions
+    alone = [one.generate(prompt, drafter="self", draft_length=12, **COMMON) for prompt in PROMPTS[:2]]
+    batch = five.generate(PROMPTS[:2], drafter="self", draft_length=12, **COMMON)
+    same(batch, alone)
+    assert "drafts of 12 tokens were cut to 7" in batch[0].stats.fallbacks[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"drafter": "ngram"}, "drafters ngram do not draft for several sequences together"),
+        ({"drafter": "self", "middle_gears": 1}, "drafts in middle gears follow one sequence's entropy"),
+    ],
+)
+def test_what_runs_one_after_another_says_so(
+    sessions: tuple[Session, Session], settings: dict[str, Any], reason: str
+) -> None:
+    """The texts are there all the same, and every reply has the reason."""
+    one, five = sessions
+    alone = [one.generate(prompt, **settings, **COMMON) for prompt in PROMPTS[:2]]
+    batch = five.generate(PROMPTS[:2], **settings, **COMMON)
+    same(batch, alone)
+    note = f"2 prompts ran one after another: {reason}"
+    assert all(note in reply.stats.fallbacks for reply in batch)
+    assert batch.stats.at_once == 1
+
+
+def test_session_for_one_runs_a_list_in_turn(sessions: tuple[Session, Session]) -> None:
+    """Opened without slots, it says how to get them."""
+    batch = sessions[0].generate(PROMPTS[:2], mode="fp16", **COMMON)
+    assert "load it with sequences=N" in batch.stats.fallbacks[0]
+    assert batch.stats.new_tokens == 60
+    assert batch.stats.tokens_per_s is not None
+
+
+def test_engine_without_slots_runs_a_list_in_turn(tiny_pair: Path, sessions: tuple[Session, Session]) -> None:
+    """onnxruntime gives the same texts, one after another, and names itself."""
+    with edgeprec.load(
+        tiny_pair, engine="onnxruntime", sensor="none", context_tokens=110, threads=1, sequences=2
+    ) as onnx:
+        batch = onnx.generate(PROMPTS[:2], mode="fp16", **COMMON)
+    same(batch, [sessions[0].generate(prompt, mode="fp16", **COMMON) for prompt in PROMPTS[:2]])
+    assert batch.stats.fallbacks == (
+        "2 prompts ran one after another: the engine onnxruntime has no slots for several sequences",
+    )
+
+
+def test_single_prompts_and_batches_take_turns(sessions: tuple[Session, Session]) -> None:
+    """A batch leaves nothing behind that a later prompt would start from."""
+    one, five = sessions
+    expected = one.generate(PROMPTS[2], mode="fp16", **COMMON)
+    for _ in range(2):
+        five.generate(PROMPTS, drafter="model", draft_length=2, **COMMON)
+        assert five.generate(PROMPTS[2], drafter="model", draft_length=2, **COMMON).tokens == expected.tokens
+
+
+@pytest.mark.parametrize(
+    ("prompts", "settings", "match"),
+    [
+        (["a", ""], {}, "the prompt is empty"),
+        (["a", list(range(3, 120))], {}, "the prompt has 117 tokens, the context holds 110"),
+        (["a", "b"], {"top_logprobs": 2}, "top_logprobs is for a single prompt"),
+        (["a", "b"], {"config": [GenerationConfig()] * 3}, "there are 3 configurations for 2 prompts"),
+        (["a", [1, "b"]], {}, "neither a text nor all token ids"),
+    ],
+)
+def test_bad_lists_are_refused(
+    sessions: tuple[Session, Session], prompts: list[Any], settings: dict[str, Any], match: str
+) -> None:
+    """Before anything runs."""
+    with pytest.raises(ConfigError, match=match):
+        sessions[1].generate(prompts, **settings)
+
+
+def test_logits_of_nan_are_refused(sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broken model is an error, not a text, after the prompts too."""
+    norm, calls = torch_model.rms_norm, 0
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return norm(*args, **kwargs).mul_(float("nan") if calls > 60 else 1.0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch_model, "rms_norm", broken)
+        with pytest.raises(EngineError, match="NaN"):
+            sessions[1].generate(PROMPTS, drafter="self", draft_length=2, **COMMON)
+    assert calls > 60
+
+
+def test_gpu_lost_in_the_middle(sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error comes out, and the session goes on."""
+    calls = 0
+    norm = torch_model.rms_norm
+
+    def lost(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 60:
+            raise RuntimeError("CUDA error: unspecified launch failure")
+        return norm(*args, **kwargs)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(torch_model, "rms_norm", lost)
+        with pytest.raises(EngineError, match="unspecified launch failure"):
+            sessions[1].generate(PROMPTS, mode="fp16", **COMMON)
+    assert len(sessions[1].generate(PROMPTS, mode="fp16", **COMMON)) == 5
