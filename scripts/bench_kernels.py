@@ -1,4 +1,9 @@
-"""Time the kernels against cuBLAS, tinygemm and gemlite: python scripts/bench_kernels.py [-o FILE.json] [--no-gemlite]
+"""Time the kernels against cuBLAS, tinygemm and gemlite.
+
+    python scripts/bench_kernels.py [-o FILE.json] [--no-gemlite]        the whole table
+    python scripts/bench_kernels.py --must [--limit-s 60] [-o FILE.jsonl]
+                                                                         the figures to reach, met or missed by how much
+    python scripts/bench_kernels.py --ablate [-o FILE.jsonl]             what bounds 16 rows (kernel_ablation.py)
 
 Projections of Llama-3.1-8B and a head of 128,256 by 4,096, INT4 in blocks of 128, 1..64 rows, fp16 activations (bf16
 for tinygemm, which takes no other). CUDA graph replay, weights rotated over 420 MB, medians of 20 with the second
@@ -10,23 +15,29 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import multiprocessing
+import os
 import platform
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
-from kernel_timing import GROUP_SIZE, LLAMA_8B, Arena, Timing, measure, read_bandwidth_gb_per_s
+from kernel_musts import FP16_ROWS, Times, judge, summarize
+from kernel_timing import GROUP_SIZE, HEAD, LLAMA_8B, Arena, Timing, measure, read_bandwidth_gb_per_s
 
 from edgeprec.kernels import dispatch
-from edgeprec.kernels.repack import DeviceInt4Weight
+from edgeprec.kernels.repack import ROWS_PER_TILE, TILE_K, DeviceInt4Weight
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
-SHAPES = {**LLAMA_8B, "head": (128256, 4096)}
+SHAPES = {**LLAMA_8B, "head": HEAD}
+MUST_ROWS = (1, 16, 2, 4, 8, 32, 64)  # those with most figures first
 Launch = Callable[[int], object]
+TinygemmWeights = tuple[list[torch.Tensor], torch.Tensor]  # packed ones that rotate, scales and zeros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +79,18 @@ def bench_ours(arena: Arena, layer: str, n: int, k: int) -> list[Row]:
     return found
 
 
+def tinygemm_weights(n: int, k: int) -> TinygemmWeights:
+    """Return weights in torch's own INT4 layout, as many as rotate, and their scales and zeros."""
+    packed = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, device="cuda")
+    copies = max(1, 420 * 2**20 // (n * k // 2))
+    weights = [torch._convert_weight_to_int4pack(packed, 8) for _ in range(copies)]
+    return weights, torch.rand(k // GROUP_SIZE, n, 2, dtype=torch.bfloat16, device="cuda")
+
+
 def bench_tinygemm(layer: str, n: int, k: int) -> list[Row]:
     """Time torch's own INT4 kernel."""
-    copies = max(1, 420 * 2**20 // (n * k // 2))
-    packed = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, device="cuda")
-    weights = [torch._convert_weight_to_int4pack(packed, 8) for _ in range(copies)]
-    scales = torch.rand(k // GROUP_SIZE, n, 2, dtype=torch.bfloat16, device="cuda")
-    found = []
+    weights, scales = tinygemm_weights(n, k)
+    copies, found = len(weights), []
     for m in ROWS:
         x = torch.randn(m, k, dtype=torch.bfloat16, device="cuda")
 
@@ -86,6 +102,105 @@ def bench_tinygemm(layer: str, n: int, k: int) -> list[Row]:
         rate = int4_bytes(n, k) / timing.median_us / 1000.0
         found.append(Row(kernel="tinygemm", layer=layer, n=n, k=k, rows=m, timing=timing, gb_per_s=rate))
     return found
+
+
+def compile_ours(case: tuple[int, int, int]) -> None:
+    """Run both kernels once for rows, N, K on whatever lies in memory: the compiled code stays in Triton's cache."""
+    m, n, k = case
+    x = torch.zeros(m, k, dtype=torch.float16, device="cuda")
+    tiles = (n // ROWS_PER_TILE, k // TILE_K)
+    words = torch.empty(*tiles, 16, 32, dtype=torch.int16, device="cuda")
+    scales = torch.empty(*tiles, 8, 2, 1, dtype=torch.float16, device="cuda")
+    weight = DeviceInt4Weight(words=words, scales=scales, zeros=None, n=n, k=k, group_size=GROUP_SIZE)
+    dispatch.int4_linear(x, weight)
+    if m <= FP16_ROWS:
+        dispatch.fp16_linear(x, torch.empty(n, k, dtype=torch.float16, device="cuda"))
+    torch.cuda.synchronize()
+
+
+def bench_musts(limit_s: float, output: Path | None) -> None:
+    """Measure the figures to reach, one shape after the other, and print verdicts."""
+    started, times = time.monotonic(), Times()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(16, os.cpu_count() or 1), mp_context=context) as pool:
+        list(pool.map(compile_ours, [(m, n, k) for m in MUST_ROWS for n, k in SHAPES.values()]))
+    print(f"{environment()}\ncompiled in {time.monotonic() - started:.0f} s", flush=True)
+    lines = [{"kind": "environment", **environment(), "read_gb_per_s": read_bandwidth_gb_per_s()}]
+    for index, (n, k) in enumerate(SHAPES.values()):
+        until_s = time.monotonic() + max(1.0, started + limit_s - time.monotonic()) / (len(SHAPES) - index)
+        arena = Arena()
+        dense, int4, tiny = arena.fp16(n, k), arena.int4(n, k), tinygemm_weights(n, k)
+        for m in MUST_ROWS:
+            if time.monotonic() > until_s:
+                print(f"{n}x{k}: {m} rows and what follows left out, the time is up")
+                break
+            for kernel, (launch, copies) in must_launches(m, k, dense, int4, tiny).items():
+                launch(0)
+                timing = measure(launch, copies)
+                times[kernel, m, n, k] = timing
+                lines.append({"kind": "timing", "kernel": kernel, "rows": m, "n": n, "k": k, **asdict(timing)})
+        del dense, int4, tiny, arena
+        torch.cuda.empty_cache()
+    verdicts = judge(times)
+    for line in [must_table(times), *summarize(verdicts), f"{time.monotonic() - started:.0f} s"]:
+        print(line)
+    write_lines(output, [*lines, *({"kind": "verdict", **asdict(verdict)} for verdict in verdicts)])
+
+
+def must_launches(
+    m: int,
+    k: int,
+    dense: list[torch.Tensor],
+    int4: list[DeviceInt4Weight],
+    tiny: tuple[list[torch.Tensor], torch.Tensor],
+) -> dict[str, tuple[Launch, int]]:
+    """Return what is timed for M rows, with the number of weights it rotates through."""
+    x = torch.randn(m, k, dtype=torch.float16, device="cuda")
+    brain, (packed, scales) = x.bfloat16(), tiny
+    launches: dict[str, tuple[Launch, int]] = {
+        "cublas fp16": (lambda i: torch.nn.functional.linear(x, dense[i]), len(dense)),
+        "edgeprec int4": (lambda i: dispatch.int4_linear(x, int4[i]), len(int4)),
+        "tinygemm": (lambda i: torch._weight_int4pack_mm(brain, packed[i], GROUP_SIZE, scales), len(packed)),
+    }
+    if m <= FP16_ROWS:
+        launches["edgeprec fp16"] = (lambda i: dispatch.fp16_linear(x, dense[i]), len(dense))
+    return launches
+
+
+def must_table(times: Times) -> str:
+    """Return Markdown: microseconds of every kernel, our ratios over cuBLAS in brackets."""
+    lines = ["| N x K | rows | cuBLAS FP16 | edgeprec int4 | tinygemm | edgeprec fp16 |", "|---|---|---|---|---|---|"]
+    for n, k in SHAPES.values():
+        for m in ROWS:
+            base = times.get(("cublas fp16", m, n, k))
+            if base is None:
+                continue
+            cells = [f"{n}x{k}", str(m), f"{base.median_us:.1f}"]
+            for kernel in ("edgeprec int4", "tinygemm", "edgeprec fp16"):
+                one = times.get((kernel, m, n, k))
+                cells.append("-" if one is None else f"{one.median_us:.2f} ({base.median_us / one.median_us:.2f}x)")
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def bench_ablation(output: Path | None) -> None:
+    """Print what is left of each shape's time at 16 rows when parts of the work are taken away."""
+    from kernel_ablation import ablate, compile_variants
+
+    with ProcessPoolExecutor(len(LLAMA_8B), mp_context=multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(compile_variants, LLAMA_8B.values()))
+    lines: list[dict[str, Any]] = [{"kind": "environment", **environment()}]
+    for n, k in LLAMA_8B.values():
+        found = ablate(n, k)
+        lines.append({"kind": "ablation", "n": n, "k": k, "rows": 16, "us": found})
+        print(f"{n}x{k}: " + ", ".join(f"{name} {value:.2f}" for name, value in found.items()), flush=True)
+    write_lines(output, lines)
+
+
+def write_lines(output: Path | None, lines: list[dict[str, Any]]) -> None:
+    """Write one JSON object a line."""
+    if output is not None:
+        output.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 def bench_gemlite(layer: str, n: int, k: int) -> list[Row]:
@@ -190,21 +305,35 @@ def bench_peer(bench: Callable[[str, int, int], list[Row]], layer: str, n: int, 
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, help="also write every number as JSON")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, help="also write every number as JSON, or JSON lines")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--must", action="store_true", help="only the figures to reach, with verdicts")
+    mode.add_argument("--ablate", action="store_true", help="only what bounds 16 rows")
+    parser.add_argument("--limit-s", type=float, default=60.0, help="of --must; what is late is left out and named")
     parser.add_argument("--no-gemlite", action="store_true", help="leave gemlite out")
     options = parser.parse_args()
+    if options.must:
+        bench_musts(options.limit_s, options.output)
+    elif options.ablate:
+        bench_ablation(options.output)
+    else:
+        bench_all(options.output, has_gemlite=not options.no_gemlite)
+
+
+def bench_all(output: Path | None, *, has_gemlite: bool) -> None:
+    """Measure and print everything."""
     started, bandwidth, arena = time.monotonic(), read_bandwidth_gb_per_s(), Arena()
     rows: list[Row] = []
     for layer, (n, k) in SHAPES.items():
         rows += bench_ours(arena, layer, n, k) + bench_peer(bench_tinygemm, layer, n, k)
         torch.cuda.empty_cache()
     epilogues = bench_epilogues(arena)
-    report(rows, epilogues, bandwidth, options.output, started)
-    if not options.no_gemlite:
+    report(rows, epilogues, bandwidth, output, started)
+    if has_gemlite:
         for layer, (n, k) in LLAMA_8B.items():
             rows += bench_peer(bench_gemlite, layer, n, k)
-            report(rows, epilogues, bandwidth, options.output, started)
+            report(rows, epilogues, bandwidth, output, started)
 
 
 def report(rows: list[Row], epilogues: dict[str, float], bandwidth: float, output: Path | None, started: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +22,7 @@ SCRIPTS = str(Path(__file__).resolve().parents[2] / "scripts")
 def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
     """Return the scripts as modules; they find each other as they do when run."""
     monkeypatch.syspath_prepend(SCRIPTS)
-    names = ("kernel_timing", "kernel_candidates", "tune_kernels", "bench_kernels")
+    names = ("kernel_timing", "kernel_candidates", "kernel_musts", "tune_kernels", "bench_kernels")
     yield {name: import_module(name) for name in names}
     for name in names:
         sys.modules.pop(name, None)
@@ -100,6 +100,104 @@ def test_the_table_is_replaced_whole(scripts: dict[str, ModuleType], tmp_path: P
     scripts["tune_kernels"].write({"schema_version": 1, "devices": {}}, path)
     assert json.loads(path.read_text()) == {"schema_version": 1, "devices": {}}
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_tuner_goes_on_from_its_table(
+    scripts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run writes the shapes asked for in one order and says ratios; a second run times those entries first."""
+    tune, timing, path = scripts["tune_kernels"], scripts["kernel_timing"], tmp_path / "tuning.json"
+    first: list[object] = []
+
+    class FakeArena:
+        def int4(self, n: int, k: int) -> list[int]:
+            return [n, k]
+
+        fp16 = int4
+
+    def time_cases(cases: Iterable[tuple[int, int, int, object]], weights: object, deadline_s: object) -> list[object]:
+        found = [measured(tune, timing, case[3], 5.0 + len(tune.short(case[3])) % 7) for case in cases]
+        first.append(found[0].config)
+        return found
+
+    for name, fake in {
+        "Arena": FakeArena,
+        "time_cases": time_cases,
+        "compile_cases": lambda cases, until_s: set(cases),
+        "cublas_us": lambda n, k, m, weights: 10.0,
+    }.items():
+        monkeypatch.setattr(tune, name, fake)
+    monkeypatch.setattr(tune.torch.cuda, "get_device_name", lambda: "a new GPU")
+    monkeypatch.setattr(tune.torch.cuda, "empty_cache", lambda: None)
+    arguments = ["tune", "--shapes", "4096x4096,6144x4096", "--rows", "16,64", "--limit-s", "60", "-o", str(path)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    tune.main()
+    held = json.loads(path.read_text())["devices"]["a new GPU"]
+    assert set(held["int4"]) == set(held["fp16"]) == {"4096x4096", "6144x4096"}
+    for entries in held["int4"].values():
+        assert set(entries) == {"8", "16", "64"}
+        few, many = parse_int4_config(entries["8"]), parse_int4_config(entries["16"])
+        assert tune.order(few) == tune.order(many)
+    assert "us (2.00x)" in capsys.readouterr().out
+    first.clear()
+    tune.main()
+    assert first[:2] == [parse_int4_config(held["int4"]["4096x4096"][limit]) for limit in ("8", "16")]
+
+
+def test_verdicts_come_of_what_time_allows(
+    scripts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With no time left every shape still stops after its first rows, says so, and is judged."""
+    bench, timing, path = scripts["bench_kernels"], scripts["kernel_timing"], tmp_path / "out.jsonl"
+
+    class FakePool:
+        def __init__(self, *arguments: object, **keywords: object) -> None:
+            self.map = lambda function, cases: []
+
+        def __enter__(self) -> FakePool:
+            return self
+
+        def __exit__(self, *arguments: object) -> None:
+            return None
+
+    class FakeArena:
+        def int4(self, n: int, k: int) -> list[int]:
+            return [n, k]
+
+        fp16 = int4
+
+    clock = iter(float(second) for second in range(0, 100_000, 10))
+    launches = {"cublas fp16": (lambda i: i, 20), "edgeprec int4": (lambda i: i, 4), "tinygemm": (lambda i: i, 8)}
+    for name, fake in {
+        "ProcessPoolExecutor": FakePool,
+        "Arena": FakeArena,
+        "tinygemm_weights": lambda n, k: ([], None),
+        "environment": lambda: {"device": "a GPU"},
+        "read_bandwidth_gb_per_s": lambda: 4000.0,
+        "must_launches": lambda *arguments: launches,
+        "measure": lambda launch, copies: timing.Timing(float(copies), float(copies), float(copies)),
+    }.items():
+        monkeypatch.setattr(bench, name, fake)
+    monkeypatch.setattr(bench.torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(bench.time, "monotonic", lambda: next(clock))
+    bench.bench_musts(300.0, path)
+    said = capsys.readouterr().out
+    assert "rows and what follows left out" in said
+    assert "INT4, 1 rows, 4096x4096            5.00x (5.00..5.00), must 2.75x met by 82 %" in said
+    kinds = [json.loads(line)["kind"] for line in path.read_text().splitlines()]
+    assert kinds[0] == "environment"
+    assert {"timing", "verdict"} <= set(kinds)
+
+
+def test_the_must_table_has_what_was_timed(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
+    """Rows that time did not allow are absent, kernels that were not timed are dashes; lines come back as JSON."""
+    bench, timing = scripts["bench_kernels"], scripts["kernel_timing"]
+    times = {("cublas fp16", 16, 4096, 4096): timing.Timing(13.0, 12.0, 14.0)}
+    times["edgeprec int4", 16, 4096, 4096] = timing.Timing(6.5, 6.4, 6.6)
+    lines = bench.must_table(times).splitlines()
+    assert lines[2:] == ["| 4096x4096 | 16 | 13.0 | 6.50 (2.00x) | - | - |"]
+    bench.write_lines(tmp_path / "out.jsonl", [{"kind": "a"}, {"kind": "b"}])
+    assert [json.loads(line)["kind"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == ["a", "b"]
 
 
 def test_the_table_gives_speed_ups_over_cublas(scripts: dict[str, ModuleType]) -> None:
