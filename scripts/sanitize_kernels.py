@@ -8,8 +8,12 @@ import numpy as np
 import torch
 
 from edgeprec.kernels import dispatch
+from edgeprec.kernels.int4_rows import int4_rows
 from edgeprec.kernels.layout import Int4Weight, num_groups, pack_nibbles
 from edgeprec.kernels.repack import repack
+from edgeprec.kernels.tuning import RowsConfig
+
+SHARED = RowsConfig(wn=1, wk=2, r=2, s=1, stages=3, prefetch=8, shared_x=True)  # what the defaults do not reach
 
 
 def random_weight(k: int, n: int, *, group_size: int, has_zeros: bool) -> Int4Weight:
@@ -32,7 +36,8 @@ def main() -> None:
         residual = torch.randn(rows, n, device="cuda", dtype=torch.float16)
         dispatch.int4_linear(x, weight, residual=residual)
         dispatch.fp16_linear(x, torch.randn(n, k, device="cuda", dtype=torch.float16), residual=residual)
-        launches += 2
+        int4_rows(x, weight, SHARED, residual=residual)
+        launches += 3
         if n % 2 == 0:
             dispatch.int4_swiglu(x, weight)
             launches += 1
