@@ -61,6 +61,7 @@ class BatchDecoder:
     """Runs sequences in the slots of one engine. ``drafter`` may be the engine itself, None = nobody drafts.
 
     ``policy`` None = every sequence drafts as far as its configuration says. ``draft_plan`` is that of a draft step.
+    ``is_over`` is asked before every round and may end all that is left, which then counts as cancelled.
     """
 
     engine: BatchEngine
@@ -72,6 +73,7 @@ class BatchDecoder:
     largest_cap: int
     clock: Callable[[], int]
     mark: Callable[[str], object]
+    is_over: Callable[[Sequence[BatchSequence]], bool] = lambda sequences: False
     rounds: list[BatchRound] = field(default_factory=list)
     slots: int = 0
     start_ns: int = 0
@@ -94,7 +96,7 @@ class BatchDecoder:
         self.mark("decode")
         self.decode_ns = self._read_ns = self.clock()
         last: _Flight | None = None
-        while self._active:
+        while self._active and not self.is_over(self.sequences):
             self._compact()
             for members, plan in self._groups():
                 flight = self._launch(members, plan)

@@ -67,7 +67,7 @@ class BatchGenerator:
     """What a session lends to its batches, and the costs of rounds they have learned.
 
     ``engines`` and ``bits`` are the target's and the draft model's. ``alone`` generates from one prompt, ``check``
-    refuses a configuration, ``kind_of`` says who drafts with it.
+    refuses a configuration, ``kind_of`` says who drafts with it. ``is_over`` may end a batch between two rounds.
     """
 
     engines: tuple[Engine, Engine | None]
@@ -81,6 +81,7 @@ class BatchGenerator:
     alone: Callable[[Sequence[int], GenerationConfig], Reply]
     check: Callable[[GenerationConfig], None]
     kind_of: Callable[[GenerationConfig], DrafterKind]
+    is_over: Callable[[Sequence[BatchSequence]], bool] = lambda sequences: False
     costs: dict[DrafterKind, BatchCosts] = field(default_factory=dict)
 
     @property
@@ -123,7 +124,7 @@ class BatchGenerator:
         Raises:
             EngineError: a pass failed.
         """
-        reason = self._why_not_together(configs)
+        reason = self.why_not_together(configs)
         if reason is not None:
             return self._one_by_one(prompts, configs, reason)
         assert isinstance(self.engine, BatchEngine)
@@ -134,8 +135,8 @@ class BatchGenerator:
             return parts[0]
         return _joined(parts, note=f"{len(pairs)} prompts ran {size} at a time: the engine was opened for so many")
 
-    def _why_not_together(self, configs: Sequence[GenerationConfig]) -> str | None:
-        """Return what stands against one batch, None where nothing does."""
+    def why_not_together(self, configs: Sequence[GenerationConfig]) -> str | None:
+        """Return what stands against running these together, None where nothing does."""
         if not isinstance(self.engine, BatchEngine):
             return f"the engine {self.engine.info.name} has no slots for several sequences"
         if self.engine.sequences == 1:
@@ -232,6 +233,7 @@ class BatchGenerator:
             largest_cap=MAX_BATCH_DRAFT,
             clock=self.clock,
             mark=mark,
+            is_over=self.is_over,
         )
 
     def _drafter(self, kind: DrafterKind) -> BatchEngine | None:
@@ -297,7 +299,7 @@ class BatchGenerator:
             energy=energy,
             energy_note=note,
         )
-        return BatchReply(tuple(replies), stats_of_all, tuple(decoder.rounds))
+        return BatchReply(tuple(replies), stats_of_all, tuple(decoder.rounds), tuple(s.tally for s in sequences))
 
 
 def _notes(sequence: BatchSequence, decoder: BatchDecoder) -> Iterator[str]:
@@ -359,4 +361,4 @@ def _joined(parts: Sequence[BatchReply], *, note: str) -> BatchReply:
         energy=energy,
         energy_note=energy_note,
     )
-    return BatchReply(replies, stats, rounds)
+    return BatchReply(replies, stats, rounds, tuple(tally for part in parts for tally in part.tallies))

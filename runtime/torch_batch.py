@@ -90,8 +90,8 @@ class TorchRounds:
         verified = numbers[:, drafted:ends].reshape(3, slots, work.cap + 1)
         facts = RoundFacts(
             drafted=drafts[0].copy(),
-            draft_margins=np.ascontiguousarray(drafts[1]).view(np.float32),
-            draft_entropy_bits=np.ascontiguousarray(drafts[2]).view(np.float32),
+            draft_margins=drafts[1].copy(order="C").view(np.float32),
+            draft_entropy_bits=drafts[2].copy(order="C").view(np.float32),
             tokens=verified[0].copy(),
             entropy_bits=verified[2].copy().view(np.float32),
         )

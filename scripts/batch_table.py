@@ -1,0 +1,101 @@
+"""The table of a batch sweep, and the batch from which on speculation stops paying."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = ["batch_table", "crossovers", "way_of"]
+
+Record = Mapping[str, Any]
+
+
+def way_of(record: Record) -> str:
+    """Return what a record's decoding is called in the table."""
+    if record["mode"] != "exact":
+        return str(record["mode"])
+    length = record["draft_length"]
+    return f"{record['drafter']} {'adaptive' if length == 'adaptive' else f'K={length}'}"
+
+
+def batch_table(records: Sequence[Record]) -> str:
+    """Return a Markdown table, batch by batch, with ratios to FP16 of the same batch."""
+    lines = [
+        "| batch | decoding | tokens/s | over fp16 | a sequence | J/token | over fp16 | above idle | accepted | tokens "
+        "a round | W |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for batch in sorted({record["test"]["sequences"] for record in records}):
+        found = [record for record in records if record["test"]["sequences"] == batch]
+        base = next((record for record in found if record["mode"] == "fp16"), None)
+        lines += [_row(record, base) for record in found]
+    return "\n".join(lines)
+
+
+def _row(record: Record, base: Record | None) -> str:
+    batch, energy = record["batch"], record["energy"]
+    cells = [
+        str(record["test"]["sequences"]),
+        way_of(record),
+        _spread(record["tokens_per_s"], 1),
+        _number(_ratio(_rate(record), _rate(base)), ".2f", "x"),
+        _number(batch["tokens_per_s_per_sequence"], ".1f"),
+        _spread(None if energy is None else energy["joules_per_token"], 4),
+        _number(_ratio(_joules(record), _joules(base)), ".2f", "x"),
+        _spread(None if energy is None else energy["joules_per_token_above_idle"], 4),
+        _number(record["acceptance_rate"], ".2f"),
+        _number(batch["tokens_per_round"], ".2f"),
+        _spread(None if energy is None else energy["watts"], 0),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def crossovers(records: Sequence[Record]) -> Iterator[str]:
+    """Yield, for every way of drafting, up to which batch it is faster than FP16, and takes fewer joules."""
+    plain = {record["test"]["sequences"]: record for record in records if record["mode"] == "fp16"}
+    for way in dict.fromkeys(way_of(record) for record in records if record["mode"] == "exact"):
+        own = {record["test"]["sequences"]: record for record in records if way_of(record) == way}
+        common = [batch for batch in sorted(own) if batch in plain]
+        speed = {batch: _ratio(_rate(own[batch]), _rate(plain[batch])) for batch in common}
+        saved = {batch: _ratio(_joules(plain[batch]), _joules(own[batch])) for batch in common}
+        yield f"{way}: {_crossing('speed', speed)}; {_crossing('joules', saved)}"
+
+
+def _crossing(what: str, gains: Mapping[int, float | None]) -> str:
+    known = {batch: gain for batch, gain in gains.items() if gain is not None}
+    if not known:
+        return f"{what} not measured"
+    loses = [batch for batch, gain in known.items() if gain < 1.0]
+    pays = [batch for batch, gain in known.items() if gain >= 1.0]
+    if not loses:
+        return f"pays in {what} at every batch measured, {min(known)} to {max(known)}"
+    if not pays:
+        return f"pays in {what} at no batch measured"
+    if max(pays) < min(loses):
+        return f"stops paying in {what} between batch {max(pays)} and {min(loses)}"
+    return f"pays in {what} at batch {', '.join(map(str, pays))}, not at {', '.join(map(str, loses))}"
+
+
+def _rate(record: Record | None) -> float | None:
+    return None if record is None or record["tokens_per_s"] is None else float(record["tokens_per_s"]["mean"])
+
+
+def _joules(record: Record | None) -> float | None:
+    if record is None or record["energy"] is None or record["energy"]["joules_per_token"] is None:
+        return None
+    return float(record["energy"]["joules_per_token"]["mean"])
+
+
+def _ratio(value: float | None, base: float | None) -> float | None:
+    return None if value is None or not base else value / base
+
+
+def _number(value: float | None, form: str, unit: str = "") -> str:
+    return "-" if value is None else f"{value:{form}}{unit}"
+
+
+def _spread(found: Mapping[str, Any] | None, digits: int) -> str:
+    if found is None:
+        return "-"
+    deviation = "" if found["stdev"] is None else f" ± {found['stdev']:.{digits}f}"
+    return f"{found['mean']:.{digits}f}{deviation}"
