@@ -6,10 +6,11 @@ With an orthonormal Q [D', D] the residual stream h becomes Q h:
     writers   W -> Q W                            embedding E -> E Q^T
     heads     rotary pair i -> pair r i, r = d' / d, queries times sqrt(r): the same angles, the same scores
     MLP       units repeated until I' are full, the down projection divided by how often
-    layers    further ones repeat the readers and write nothing
+    layers    further ones read as much and write nothing: their values are zero, so attention gives zero; every MLP
+              unit is there twice, with opposite signs in the down projection
 
-Weights come out dense, so INT4 errs as on any model; logits are the small model's to FP16 rounding. Tables that use it
-say "8B-shaped". Used by ``bench_decode.py``; nothing is written to disk.
+Weights come out dense, further layers too, so that they cost the time and the energy of any weights; INT4 errs as on
+any model; logits are the small model's to FP16 rounding. Tables that use it say "8B-shaped".
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from edgeprec.kernels.repack import DeviceInt4Weight
 from edgeprec.runtime.torch_weights import WeightSource
 
 __all__ = ["WidenedSource", "widened_config"]
+
+_NEUTRAL_SCALE = 1 / 16  # a layer reads what another one was made for: its products must stay inside FP16
 
 
 def widened_config(small: ModelConfig, shape: ModelConfig) -> ModelConfig:
@@ -99,15 +102,35 @@ class WidenedSource:
             is_tied = self._from.tied_embeddings
             return self._reader(self._read("embed" if is_tied else "head"), "final_norm").half()
         _, index, linear = name.split(".")
-        layer = int(index) % self._from.num_layers
-        wide = self._linear(layer, linear)
-        if int(index) >= self._from.num_layers and linear in ("o", "down"):
-            wide = torch.zeros_like(wide)
+        layer, small_layers = int(index), self._from.num_layers
+        wide = self._linear(layer, linear) if layer < small_layers else self._neutral(layer % small_layers, linear)
         return wide.half()
 
     def int4(self, name: str) -> DeviceInt4Weight:
         """Return the same linear in INT4, rounded to nearest."""
         return quantize_rtn(self.matrix(name), self._group_size)
+
+    def _neutral(self, layer: int, linear: str) -> torch.Tensor:
+        """Return a linear of a layer that adds nothing, made of the weights of ``layer``."""
+        if linear == "o":
+            return self._linear(layer, linear)
+        weight = self._read(f"layers.{layer}.{linear}")
+        if linear == "qkv":
+            weight[-self._from.kv_size :] = 0.0
+            return self._heads(self._reader(weight, f"layers.{layer}.input_norm"))
+        half = self._to.intermediate_size // 2
+        units = torch.arange(half, device=self._device) % self._from.intermediate_size
+        if linear == "gate_up":
+            gate, up = self._reader(weight, f"layers.{layer}.post_attention_norm").chunk(2)
+            up = up * _NEUTRAL_SCALE
+            wide = torch.cat((gate[units], gate[units], up[units], up[units]))
+        else:
+            once = self._q @ weight[:, units]
+            wide = torch.cat((once, -once), dim=1)
+        if half % self._group_size == 0 and 2 * half == self._to.intermediate_size:
+            return wide
+        k, n = self._to.linear_shape(linear)
+        return torch.zeros((n, k), device=self._device)  # blocks of INT4 would hold both signs, which err apart
 
     def _linear(self, layer: int, linear: str) -> torch.Tensor:
         weight = self._read(f"layers.{layer}.{linear}")
@@ -164,4 +187,4 @@ class WidenedSource:
         return torch.arange(self._to.intermediate_size, device=self._device) % self._from.intermediate_size
 
     def _read(self, name: str) -> torch.Tensor:
-        return self._small.matrix(name).to(self._device).float()
+        return self._small.matrix(name).to(self._device, torch.float32, copy=True)

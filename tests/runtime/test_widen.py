@@ -72,6 +72,29 @@ def test_logits_are_the_small_models(
     assert 0.05 < np.abs(int4 - expected).max() < np.abs(expected).max()
 
 
+@pytest.mark.parametrize(("intermediate", "is_dense"), [(192, True), (200, False)])
+def test_layers_on_top(
+    widen: ModuleType, checkpoints: ModuleType, tmp_path: Path, intermediate: int, is_dense: bool
+) -> None:
+    """They add nothing in FP16 and nothing in INT4, although their weights are not zero where blocks allow it."""
+    made = checkpoints.make_checkpoint(tmp_path / "small", "llama", num_layers=1, dtype="fp16")
+    bundle = Bundle.open(edgeprec.export_bundle(made, tmp_path / "small.edgeprec"))
+    small, logits = bundle.target.architecture, {}
+    for layers in (1, 3):
+        config = widen.widened_config(small, shape(small, num_layers=layers, intermediate_size=intermediate))
+        source = widen.WidenedSource(BundleSource(bundle.target, CPU), small, config, CPU, group_size=32)
+        form = form_of(config, device=CPU, group_size=32, has_zeros=False, context_tokens=100)
+        _, engine = build_engine(source, form, Arena(form.arena_bytes, CPU))
+        for kind in Precision:
+            plan = Plan.uniform(kind, num_layers=layers)
+            logits[layers, kind] = engine.forward(TEXT, position=0, plan=plan).logits.copy()
+    for kind in Precision:
+        np.testing.assert_allclose(logits[3, kind], logits[1, kind], atol=1e-4)
+    down, o = source.matrix("layers.2.down"), source.matrix("layers.2.o")
+    assert bool((down != 0).all()) is is_dense
+    assert bool(o.any())
+
+
 @pytest.mark.parametrize(
     "changes", [{"hidden_size": 40}, {"num_layers": 2}, {"num_kv_heads": 1}, {"head_dim": 18}, {"num_heads": 3}]
 )

@@ -1,0 +1,128 @@
+"""A small target and its draft, widened to a shape and loaded into torch engines: what ``bench_decode.py`` measures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from checkpoint_source import CheckpointSource
+from synthetic_weights import LLAMA_1B, LLAMA_8B
+from widen import WidenedSource, widened_config
+
+from edgeprec.architecture import ModelConfig
+from edgeprec.errors import ConfigError
+from edgeprec.export.checkpoint import Checkpoint, open_checkpoint
+from edgeprec.export.draft_reader import is_shared_draft, open_draft
+from edgeprec.runtime.engine_torch import TorchEngine
+from edgeprec.runtime.passes import WeightBits
+from edgeprec.runtime.torch_arena import Arena
+from edgeprec.runtime.torch_memory import form_of
+from edgeprec.runtime.torch_opening import build_engine
+from edgeprec.runtime.torch_weights import WeightSource
+from edgeprec.vocabulary import Vocabulary, require_same_vocabulary
+
+__all__ = ["SHAPES", "LoadedModel", "PairShape", "load_pair", "shape_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class PairShape:
+    """What target and draft are widened to; ``"tiny"`` = a little larger than the model, None = as it is."""
+
+    target: ModelConfig | str | None
+    draft: ModelConfig | str | None
+
+
+SHAPES: Mapping[str, PairShape] = {
+    "8b": PairShape(LLAMA_8B, LLAMA_1B),
+    "1b": PairShape(LLAMA_1B, LLAMA_1B),
+    "tiny": PairShape("tiny", "tiny"),
+    "none": PairShape(None, None),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """One engine, the checkpoint its function comes from, and the shape it runs at."""
+
+    checkpoint: Checkpoint
+    config: ModelConfig
+    engine: TorchEngine
+    group_size: int
+
+    @property
+    def bits(self) -> WeightBits:
+        """Return what its weights cost to read: four bits and a share of an FP16 scale."""
+        return WeightBits.of(self.config, int4_bits=4.0 + 16 / self.group_size)
+
+
+def load_pair(
+    source: Path, draft: Path | None, *, shape: PairShape, device: torch.device, group_size: int, context_tokens: int
+) -> tuple[LoadedModel, LoadedModel | None]:
+    """Load a target and, where there is one, its draft; a draft may share its target's embedding and head.
+
+    Raises:
+        ConfigError: a checkpoint cannot be used, does not fit into the shape, or was made for another target.
+    """
+    small = open_checkpoint(str(source))
+    drafter = None if draft is None else _open_drafter(draft, small)
+    target = _load(small, shape.target, device, group_size, context_tokens)
+    return target, None if drafter is None else _load(drafter, shape.draft, device, group_size, context_tokens)
+
+
+def shape_of(small: ModelConfig, shape: ModelConfig | str | None) -> ModelConfig | None:
+    """Return the shape to widen to; ``"tiny"`` is next to the model's own: all parts of widening, for a CPU."""
+    if not isinstance(shape, str):
+        return shape
+    group = small.num_heads // small.num_kv_heads + 1
+    heads = small.num_kv_heads + 1
+    return replace(
+        small,
+        hidden_size=small.hidden_size + 64,
+        intermediate_size=-(-small.intermediate_size // 256) * 256 + 256,
+        num_layers=small.num_layers + 2,
+        num_heads=heads * group,
+        num_kv_heads=heads,
+        head_dim=2 * small.head_dim,
+    )
+
+
+def _open_drafter(draft: Path, target: Checkpoint) -> Checkpoint:
+    if is_shared_draft(str(draft)):
+        return open_draft(draft.expanduser(), target)
+    drafter = open_checkpoint(str(draft))
+    require_same_vocabulary(*(_vocabulary(model) for model in (target, drafter)))
+    return drafter
+
+
+def _vocabulary(model: Checkpoint) -> Vocabulary:
+    return Vocabulary.from_tokenizer_json(
+        model.tokenizer.tokenizer_json, width=model.config.vocab_size, where=f"the tokenizer of {model.name}"
+    )
+
+
+def _load(
+    small: Checkpoint, shape: ModelConfig | str | None, device: torch.device, group_size: int, context_tokens: int
+) -> LoadedModel:
+    config, wide = small.config, shape_of(small.config, shape)
+    source: WeightSource = CheckpointSource(small, device, group_size=group_size)
+    if wide is not None:
+        config = widened_config(small.config, wide)
+        source = WidenedSource(source, small.config, config, device, group_size=group_size)
+    if context_tokens > config.max_positions:
+        raise ConfigError(f"context is {context_tokens}, the model was made for {config.max_positions}: lower it")
+    form = form_of(config, device=device, group_size=group_size, has_zeros=False, context_tokens=context_tokens)
+    started = time.monotonic()
+    _, engine = build_engine(source, form, Arena(form.arena_bytes, device))
+    loaded = time.monotonic()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        engine.warm_up()
+    print(
+        f"{small.name}: {small.config.num_layers} of {config.num_layers} layers, width {config.hidden_size}, weights "
+        f"{loaded - started:.1f} s, warm-up {time.monotonic() - loaded:.1f} s",
+        flush=True,
+    )
+    return LoadedModel(checkpoint=small, config=config, engine=engine, group_size=group_size)
