@@ -133,6 +133,11 @@ class Controller:
             rung=self._draft_rung(self._gear.rung), energy_exponent=self._energy_exponent(bias)
         )
 
+    def expect_draft_costs_of(self, below: Controller) -> None:
+        """Take the cost of a drafted token in long drafts from the controller of the level that drafts."""
+        step_s, step_j = below._speculation.token_costs(rung=0)
+        self._speculation = replace(self._speculation, step_s=step_s, step_j=step_j)
+
     def follow(self, other: Controller) -> None:
         """Take the text as another controller knows it: smoothed entropy and gear."""
         self._entropy, self._gear = other._entropy, other._gear

@@ -9,7 +9,7 @@ passes for a slow machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp, log
 
 __all__ = ["CostModel", "StepCost", "VerifyCost"]
@@ -119,6 +119,13 @@ class CostModel:
         verify = self.verify.cost(drafted + 1)
         step = self.draft_step(rung) if drafted else 0.0
         return None if verify is None or step is None else drafted * step + verify
+
+    def with_step(self, cost: float | None) -> CostModel:
+        """Return the model with every draft step at ``cost`` at most, as far as steps were measured at all."""
+        if cost is None:
+            return self
+        steps = ((rung, replace(step, log_cost=min(step.log_cost, log(cost)))) for rung, step in self.draft)
+        return CostModel(tuple(steps), self.verify)
 
     def updated(self, *, rung: int, drafted: int, draft_cost: float, rows: int, verify_cost: float) -> CostModel:
         """Return the model after one round; 0 rows = nothing was verified."""

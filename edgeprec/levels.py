@@ -114,6 +114,7 @@ class LevelController:
     def begin_round(self, *, room_tokens: int, bias: PowerBias = _NO_BIAS) -> Decision:
         """Decide the next round on the route in use."""
         self.bias = bias
+        self._through.expect_draft_costs_of(self.level)
         return self._active.begin_round(room_tokens=room_tokens, bias=bias)
 
     def observe_draft(self, entropy_bits: float | None, margin: float | None) -> DraftVerdict:

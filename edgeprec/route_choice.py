@@ -14,8 +14,8 @@ from enum import StrEnum
 
 __all__ = ["Route", "RouteChoice"]
 
-SETTLING_ROUNDS = 12
-TRIAL_ROUNDS = 8
+SETTLING_ROUNDS = 16
+TRIAL_ROUNDS = 12
 LONGEST_TURN_ROUNDS = 48  # a turn ends although too little was drafted in it
 LEAST_GAIN = 1.05
 FIRST_RETRIAL_TOKENS = 512

@@ -73,7 +73,11 @@ class CapPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """The adaptive part of a sequence, as a value. ``gain`` is the chosen cap's rate over plain decoding's."""
+    """The adaptive part of a sequence, as a value. ``gain`` is the chosen cap's rate over plain decoding's.
+
+    ``step_s`` and ``step_j`` are what a drafted token is expected to cost in longer drafts, where the drafter knows it:
+    one that drafts in runs is dear in short drafts, and what it costs in those must not keep them short.
+    """
 
     learned: Learned
     largest_cap: int
@@ -83,6 +87,8 @@ class Speculation:
     floor: float = 0.0
     rounds: int = 0
     guarded_rounds: int = 0
+    step_s: float | None = None
+    step_j: float | None = None
 
     @classmethod
     def start(cls, learned: Learned, *, largest_cap: int) -> Speculation:
@@ -111,6 +117,13 @@ class Speculation:
         scores = self._problem(rung, energy_exponent).scores(self.largest_cap)
         return None if scores is None else max(scores)
 
+    def token_costs(self, *, rung: int) -> tuple[float | None, float | None]:
+        """Return the seconds and the joules a token costs with the best cap; None until enough drafts were measured."""
+        rate = self.rate(rung=rung, energy_exponent=0.0)
+        has_joules = rate is not None and self.learned.joules.round_cost(1, rung=rung) is not None
+        per_joule = self.rate(rung=rung, energy_exponent=1.0) if has_joules else None
+        return None if rate is None else 1.0 / rate, None if per_joule is None else 1.0 / per_joule
+
     def taking_over(self, other: Speculation) -> Speculation:
         """Return the state with the guard of another and what it learned of the verifying pass, which both share."""
         mine, theirs = self.learned, other.learned
@@ -122,9 +135,19 @@ class Speculation:
         return replace(self, learned=learned, guard=other.guard)
 
     @property
+    def seconds(self) -> CostModel:
+        """Return the costs in seconds that decisions follow."""
+        return self.learned.seconds.with_step(self.step_s)
+
+    @property
+    def joules(self) -> CostModel:
+        """Return the costs in joules that decisions follow."""
+        return self.learned.joules.with_step(self.step_j)
+
+    @property
     def step_costs(self) -> StepCosts | None:
         """Return the costs theta_high depends on, as measured here; None until the cap was decided from them."""
-        seconds = self.learned.seconds
+        seconds = self.seconds
         plain, longest, step = seconds.round_cost(0), seconds.verify.cost(self.largest_cap + 1), seconds.draft_step()
         if not self.choice.is_decided or plain is None or longest is None or step is None:
             return None
@@ -140,7 +163,7 @@ class Speculation:
         if not choice.is_decided or plain is None or chosen is None:
             return replace(self, choice=choice)
         floor = survival_floor(
-            self.learned.seconds,
+            self.seconds,
             cap=self.largest_cap,
             rate=self.learned.table.mean_rate,
             tokens_per_cost=max(plain, chosen),
@@ -153,8 +176,8 @@ class Speculation:
         return CapProblem(
             acceptance=learned.profile.acceptance(learned.table.mean_rate),
             reach=learned.profile.reach(),
-            seconds=learned.seconds,
-            joules=learned.joules if energy_exponent else None,
+            seconds=self.seconds,
+            joules=self.joules if energy_exponent else None,
             rung=rung,
             energy_exponent=energy_exponent,
         )

@@ -38,11 +38,16 @@ def draft_chunk(drafting: DraftingConfig, *, kind: DrafterKind, mode: Mode) -> i
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """One proposed token; entropy in bits and the top-2 logit margin are None for a drafter without logits."""
+    """One proposed token; entropy in bits and the top-2 logit margin are None for a drafter without logits.
+
+    ``is_followed`` = the next one is there already and costs nothing but its row in the verifying pass, so that a rule
+    that asks whether one more draft pays does not end the draft here.
+    """
 
     token: int
     entropy_bits: float | None
     margin: float | None
+    is_followed: bool = False
 
 
 class Drafter(Protocol):

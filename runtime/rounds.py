@@ -23,10 +23,12 @@ from edgeprec.runtime.logprobs import TokenLogprobs, token_logprobs
 from edgeprec.runtime.passes import PassCounter
 from edgeprec.runtime.reply import RoundRecord, TokenSource
 from edgeprec.runtime.sampling import Sampler
+from edgeprec.stop_rules import StopReason
 
 __all__ = ["Emitted", "Outcome", "RoundDecoder"]
 
 _NO_BIAS = PowerBias()
+_PAYING_STOPS = (StopReason.ENTROPY, StopReason.SURVIVAL, StopReason.RULE)  # one more draft would not pay
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +128,10 @@ class RoundDecoder:
                 return pending
             verdict = self.controller.observe_draft(draft.entropy_bits, draft.margin)
             pending.add(draft, is_final=verdict.is_final)
-            if verdict.stop is not None:
-                pending.stop = str(verdict.stop)
+            if verdict.stop is None:
+                continue
+            pending.stop = str(verdict.stop)
+            if verdict.stop not in _PAYING_STOPS or not draft.is_followed:
                 return pending
         return pending
 

@@ -103,7 +103,11 @@ class ThreeLevelDrafter:
             return
         self.drafted += len(outcome.record.drafted)
         self.accepted += outcome.record.accepted
-        self._ahead = [Draft(token.token, token.entropy_bits, token.margin) for token in outcome.tokens]
+        last = len(outcome.tokens) - 1
+        self._ahead = [
+            Draft(token.token, token.entropy_bits, token.margin, is_followed=place < last)
+            for place, token in enumerate(outcome.tokens)
+        ]
 
 
 def _ratio(part: int, whole: int) -> float | None:
