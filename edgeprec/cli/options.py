@@ -124,7 +124,7 @@ _DRAFTING = (
         DraftingConfig,
         "three_level",
         "--three-level/--no-three-level",
-        help="Draft model, then INT4 target, then FP16 target.",
+        help="The draft model drafts for the INT4 target, FP16 reads what that makes of it; where it pays.",
     ),
     _flag(DraftingConfig, "epsilon", "--epsilon", help="Share of tokens that mode bounded may get wrong."),
 )
