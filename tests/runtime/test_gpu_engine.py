@@ -225,6 +225,36 @@ def test_exact_is_fp16(rig: Rig, fake_text: ModuleType) -> None:
     assert accepted > 0
 
 
+@pytest.mark.parametrize("length", [4, 8, None])
+def test_three_levels_are_fp16(rig: Rig, fake_text: ModuleType, length: int | None) -> None:
+    """INT4 passes of several rows write the cache, FP16 rewrites it: its tokens, greedy and seeded, gated or not."""
+    accepted = 0
+    for draft in (
+        rig.draft,
+        rig.eager,
+    ):  # the target's own weights, with another cache, are a draft model that is right
+        session = Session(
+            engine=rig.graphs,
+            tokenizer=fake_text.letters(),
+            target_bits=WeightBits(weights=(1,) * (LAYERS + 1), int4_bits=4.5),
+            draft_engine=draft,
+            draft_bits=WeightBits(weights=(1,) * (draft.info.num_layers + 1), int4_bits=4.5),
+        )
+        for index in range(6):
+            prompt = [token % 26 for token in TEXT[index * 30 : index * 30 + 25]]
+            common: dict[str, Any] = {"max_new_tokens": 64, "ignore_eos": True, "seed": index}
+            common["temperature"] = 0.8 if index % 3 == 2 else 0.0
+            plain = session.generate(prompt, mode="fp16", **common)
+            asked: dict[str, Any] = {"three_level": True, "draft_length": length, "gated_layers": (None, 2)[index % 2]}
+            reply = session.generate(prompt, **asked, **common)
+            assert reply.tokens == plain.tokens, f"prompt {index}"
+            found = reply.stats.three_level
+            assert found is not None
+            assert found.int4_passes > 0 or length is None
+            accepted += found.model_accepted
+    assert accepted > 0 or length is None
+
+
 def test_memory_plan_is_what_the_driver_reports() -> None:
     """Arena and allowance against free memory before and after, within 5 %."""
     config = replace(load_script("synthetic_weights").LLAMA_8B, num_layers=8, vocab_size=VOCABULARY)
