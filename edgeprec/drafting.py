@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from edgeprec.costs import CostModel
 
-__all__ = ["LEAST_DRAFTS", "CapChoice", "CapProblem", "survival_floor"]
+__all__ = ["DECIDE_EVERY_ROUNDS", "LEAST_DRAFTS", "CapChoice", "CapProblem", "survival_floor"]
 
 DECIDE_EVERY_ROUNDS = 8
 LEAST_GAIN = 1.03

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from edgeprec.config import DrafterKind, GenerationConfig, Mode
 from edgeprec.controller import Controller, guard_notes
 from edgeprec.decision import Decision, DraftVerdict, Verification
+from edgeprec.drafting import DECIDE_EVERY_ROUNDS
 from edgeprec.gears import Band, Gear
 from edgeprec.governor import PowerBias
 from edgeprec.route_choice import Route, RouteChoice
@@ -26,6 +27,7 @@ from edgeprec.speculation import Learned
 __all__ = ["LevelController", "LevelMemory", "RouteTally", "level_controller"]
 
 _NO_BIAS = PowerBias()
+_FIRST_ROUNDS = 8  # in which the costs of the level below become known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class LevelController:
         self._through = through
         self._direct = direct
         self._choice = (choice or RouteChoice()) if direct is not None else RouteChoice()
+        self._rounds = 0
         self._tallies = dict.fromkeys(Route, RouteTally())
 
     @property
@@ -114,7 +117,9 @@ class LevelController:
     def begin_round(self, *, room_tokens: int, bias: PowerBias = _NO_BIAS) -> Decision:
         """Decide the next round on the route in use."""
         self.bias = bias
-        self._through.expect_draft_costs_of(self.level)
+        if self._rounds < _FIRST_ROUNDS or self._rounds % DECIDE_EVERY_ROUNDS == 0:
+            self._through.expect_draft_costs_of(self.level)
+        self._rounds += 1
         return self._active.begin_round(room_tokens=room_tokens, bias=bias)
 
     def observe_draft(self, entropy_bits: float | None, margin: float | None) -> DraftVerdict:
@@ -134,7 +139,7 @@ class LevelController:
         if self._direct is None:
             return
         self._choice = self._choice.after_round(
-            has_drafted=outcome.rows > 1, emitted=len(outcome.entropy_bits), rates=self._rates(self._direct)
+            has_drafted=outcome.rows > 1, emitted=len(outcome.entropy_bits), rates=self._rates
         )
         if self.route is not route:
             self._active.take_over(active)
@@ -145,11 +150,9 @@ class LevelController:
             return self._through
         return self._direct
 
-    def _rates(self, direct: Controller) -> dict[Route, float | None]:
-        return {
-            Route.INT4: self._through.expected_rate(self.bias),
-            Route.DIRECT: direct.expected_rate(self.bias),
-        }
+    def _rates(self) -> dict[Route, float | None]:
+        controllers = {Route.INT4: self._through, Route.DIRECT: self._direct}
+        return {route: None if one is None else one.expected_rate(self.bias) for route, one in controllers.items()}
 
     def _notes(self) -> Iterator[str]:
         controllers = [self._through, *([] if self._direct is None else [self._direct])]

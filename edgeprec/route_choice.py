@@ -8,11 +8,11 @@ its rate belongs to the text it was measured on. Whether speculation pays at all
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-__all__ = ["Route", "RouteChoice"]
+__all__ = ["Rates", "Route", "RouteChoice"]
 
 SETTLING_ROUNDS = 16
 TRIAL_ROUNDS = 12
@@ -34,6 +34,10 @@ class Route(StrEnum):
         return Route.DIRECT if self is Route.INT4 else Route.INT4
 
 
+Rates = Mapping[Route, float | None]
+"""Tokens per cost by route, None where not known yet."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteChoice:
     """The route in use, as a value. A turn is the rounds since the route or its trial began, or was last looked at."""
@@ -50,8 +54,8 @@ class RouteChoice:
         """Return the route of the coming round."""
         return self.chosen.other if self.is_trial else self.chosen
 
-    def after_round(self, *, has_drafted: bool, emitted: int, rates: Mapping[Route, float | None]) -> RouteChoice:
-        """Return the choice after a round; ``rates`` are tokens per cost, None where not known yet."""
+    def after_round(self, *, has_drafted: bool, emitted: int, rates: Callable[[], Rates]) -> RouteChoice:
+        """Return the choice after a round; ``rates`` is asked at the end of a turn only."""
         turn = replace(
             self,
             drafts=self.drafts + has_drafted,
@@ -63,14 +67,14 @@ class RouteChoice:
             return turn
         turn = replace(turn, drafts=0, rounds=0)
         if turn.is_trial or turn.tokens_since_trial < turn.retrial_tokens:
-            return turn._compared(rates)
+            return turn._compared(rates())
         return replace(turn, is_trial=True)
 
     def carried(self) -> RouteChoice:
         """Return what the next sequence starts from; a trial that was cut short is due again."""
         return replace(self, is_trial=False, drafts=0, rounds=0)
 
-    def _compared(self, rates: Mapping[Route, float | None]) -> RouteChoice:
+    def _compared(self, rates: Rates) -> RouteChoice:
         mine, others = rates[self.chosen], rates[self.chosen.other]
         is_better = mine is not None and others is not None and others > LEAST_GAIN * mine
         chosen = self.chosen.other if is_better else self.chosen

@@ -10,11 +10,10 @@ from edgeprec.route_choice import (
     LONGEST_TURN_ROUNDS,
     SETTLING_ROUNDS,
     TRIAL_ROUNDS,
+    Rates,
     Route,
     RouteChoice,
 )
-
-Rates = dict[Route, float | None]
 
 
 def rates(int4: float | None, direct: float | None) -> Rates:
@@ -25,7 +24,7 @@ def rates(int4: float | None, direct: float | None) -> Rates:
 def ran(choice: RouteChoice, rounds: int, known: Rates, *, emitted: int = 4, has_drafted: bool = True) -> RouteChoice:
     """Return the choice after so many rounds."""
     for _ in range(rounds):
-        choice = choice.after_round(has_drafted=has_drafted, emitted=emitted, rates=known)
+        choice = choice.after_round(has_drafted=has_drafted, emitted=emitted, rates=lambda: known)
     return choice
 
 
