@@ -12,7 +12,7 @@ from edgeprec.cli.energy_panel import EnergyPanel, draw_energy
 from edgeprec.cli.power_points import PowerPoint
 from edgeprec.cli.stats import energy_in_words
 from edgeprec.cli.timeline import Timeline, describe, draw_timeline
-from edgeprec.runtime.reply import Reply, RoundRecord, TokenEvent, TokenSource
+from edgeprec.runtime.reply import Reply, RoundRecord, Stats, TokenEvent, TokenSource
 
 __all__ = ["Report", "ReportRun", "render_report"]
 
@@ -107,6 +107,17 @@ def _tiles(reply: Reply, comparison: Comparison | None) -> tuple[tuple[str, str,
     return tuple(tiles)
 
 
+def _levels(stats: Stats) -> list[tuple[str, str]]:
+    found = stats.three_level
+    if found is None:
+        return []
+    return [
+        ("INT4 target accepted", f"{_percent(found.model_acceptance_rate)} of {found.model_drafted} drafted for it"),
+        ("FP16 accepted of INT4", f"{_percent(found.int4_acceptance_rate)} of {found.int4_drafted}"),
+        ("rounds in three levels", f"{found.rounds}, in two {found.direct_rounds}"),
+    ]
+
+
 def _rows(reply: Reply) -> tuple[tuple[str, str], ...]:
     stats = reply.stats
     rows = [
@@ -118,6 +129,7 @@ def _rows(reply: Reply) -> tuple[tuple[str, str], ...]:
         ("decode", f"{stats.decode_s:.3f} s"),
         ("rounds", f"{stats.rounds}, {stats.verify_rounds} verified"),
         ("mean draft length", _number(stats.mean_draft_length, ".2f")),
+        *_levels(stats),
         ("INT4 layer share, draft", _percent(stats.draft_int4_layer_share)),
         ("INT4 layer share, target", _percent(stats.target_int4_layer_share)),
         ("bits read per weight", _number(stats.bits_read_per_weight, ".2f")),

@@ -80,6 +80,7 @@ _COMMON: dict[str, dict[str, Any]] = {
             "mode": nullable({"type": "string", "enum": [str(mode) for mode in Mode]}),
             "drafter": nullable({"type": "string", "enum": [str(kind) for kind in DrafterKind]}),
             "draft_length": nullable({"type": "integer", "minimum": 0, "maximum": 15}),
+            "three_level": nullable({"type": "boolean"}),
             "epsilon": nullable({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}),
         },
         "additionalProperties": False,

@@ -137,7 +137,7 @@ def test_fields_reach_the_configuration() -> None:
         "seed": 7.0,
         "stop": "x",
         "ignore_eos": True,
-        "edgeprec": {"mode": "bounded", "drafter": "ngram", "draft_length": 4.0, "epsilon": 0.05},
+        "edgeprec": {"mode": "bounded", "drafter": "ngram", "draft_length": 4.0, "three_level": False, "epsilon": 0.05},
     }
     asked = read_completion(body, DEFAULTS)
     assert asked.config.sampling == SamplingConfig(
@@ -147,6 +147,7 @@ def test_fields_reach_the_configuration() -> None:
     assert (asked.config.mode, asked.config.stop, asked.config.ignore_eos) == (Mode.BOUNDED, ("x",), True)
     drafting = asked.config.drafting
     assert (drafting.drafter, drafting.draft_length, drafting.epsilon) == (DrafterKind.NGRAM, 4, 0.05)
+    assert drafting.three_level is False
 
 
 def schemas(schema: Any) -> Iterator[dict[str, Any]]:
