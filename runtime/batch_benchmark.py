@@ -2,17 +2,63 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import AbstractContextManager
+from dataclasses import replace
 
+from edgeprec.devices.window import Window
+from edgeprec.errors import ConfigError
+from edgeprec.runtime.batch_engine import BatchEngine
 from edgeprec.runtime.batch_reply import BatchReply
-from edgeprec.runtime.benchmark_case import Job
-from edgeprec.runtime.benchmark_repeat import Generated, Work
+from edgeprec.runtime.batch_totals import BatchTotals
+from edgeprec.runtime.benchmark_case import Case, CaseKind, Job
+from edgeprec.runtime.benchmark_energy import BETWEEN, repeat_energy
+from edgeprec.runtime.benchmark_repeat import Generated, Repeat, Work, counted_tokens
+from edgeprec.runtime.session import Session
 from edgeprec.runtime.statistics import Tally
 
-__all__ = ["BatchTotals", "batch_generated", "work_of"]
+__all__ = ["batch_generated", "require_together", "run_together", "work_of"]
+
+
+def require_together(session: Session, case: Case) -> None:
+    """Check that this session runs the sequences of a case together.
+
+    Raises:
+        ConfigError: it cannot, or the case has tokens in the cache beforehand that would be counted.
+    """
+    count, batches = case.sequences, session.batches
+    reason = batches.why_not_together([case.config] * count)
+    if reason is None and isinstance(batches.engine, BatchEngine) and batches.engine.sequences < count:
+        reason = f"this session was opened for {batches.engine.sequences}"
+    if reason is not None:
+        raise ConfigError(
+            f"-npl asks for {count} sequences at once: {reason}; use -npl 1, or --engine torch with a mode and a "
+            "drafter that run together"
+        )
+    if case.depth_tokens and case.kind is not CaseKind.DECODE:
+        raise ConfigError(f"{case.name}: a batch fills its own caches, so -d goes with -n alone: use -p 0")
+
+
+def run_together(session: Session, case: Case, jobs: Sequence[Job], window: AbstractContextManager[object]) -> Repeat:
+    """Run one repeat, so many jobs at a time, inside a window of the meter; the phases are the batches'."""
+    is_synthetic = case.kind is not CaseKind.PROMPTS
+    generated: list[Generated] = []
+    totals, note = BatchTotals(case.sequences), None
+    with window:
+        for at in range(0, len(jobs), case.sequences):
+            part = jobs[at : at + case.sequences]
+            ignore_eos = is_synthetic or case.config.ignore_eos
+            config = replace(case.config, ignore_eos=ignore_eos)
+            configs = [replace(config, max_new_tokens=job.max_new_tokens) for job in part]
+            batch = session.generate([job.tokens for job in part], configs)
+            inner = session.batches.window
+            if isinstance(window, Window) and isinstance(inner, Window):
+                window.adopt(inner, after=BETWEEN)
+            generated += batch_generated(batch, part)
+            totals.add(batch)
+            note = batch.stats.energy_note
+    energy, note = repeat_energy(window, tokens=counted_tokens(case.kind, generated), note=note)
+    return Repeat(generated=tuple(generated), energy=energy, energy_note=note, batch=totals)
 
 
 def batch_generated(batch: BatchReply, jobs: Sequence[Job]) -> list[Generated]:
@@ -50,33 +96,3 @@ def work_of(tally: Tally, drafter: str) -> Work:
         bits_read=sum(passes.bits_read for passes in counters),
         weights_read=sum(passes.weights_read for passes in counters),
     )
-
-
-@dataclass(slots=True)
-class BatchTotals:
-    """What the batches of one row did together: the field ``batch`` of its record."""
-
-    sequences: int
-    decode_s: float = 0.0
-    emitted: int = 0
-    turns: int = 0  # rounds times the sequences in them
-    caps: Counter[int] = field(default_factory=Counter)
-
-    def add(self, batch: BatchReply) -> None:
-        """Take in one batch."""
-        self.decode_s += batch.stats.decode_s
-        self.emitted += sum(found.emitted for found in batch.rounds)
-        self.turns += sum(found.sequences for found in batch.rounds)
-        self.caps.update(found.cap for found in batch.rounds)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values; null where nothing was decoded."""
-        rounds = sum(self.caps.values())
-        return {
-            "sequences": self.sequences,
-            "mean_sequences": self.turns / rounds if rounds else None,
-            "tokens_per_s_per_sequence": self.emitted / self.decode_s / self.sequences if self.decode_s else None,
-            "tokens_per_round": self.emitted / self.turns if self.turns else None,
-            "rounds": rounds,
-            "rounds_by_cap": {str(cap): count for cap, count in sorted(self.caps.items())},
-        }

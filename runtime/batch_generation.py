@@ -83,6 +83,7 @@ class BatchGenerator:
     kind_of: Callable[[GenerationConfig], DrafterKind]
     is_over: Callable[[Sequence[BatchSequence]], bool] = lambda sequences: False
     costs: dict[DrafterKind, BatchCosts] = field(default_factory=dict)
+    window: NoWindow | Window | None = None  # of the last batch
 
     @property
     def engine(self) -> Engine:
@@ -172,7 +173,7 @@ class BatchGenerator:
         kinds = {self.kind_of(config) for _, config in pairs} - {DrafterKind.NONE}
         kind = next(iter(kinds), DrafterKind.NONE)
         sequences = [self._sequence(index, *pair) for index, pair in enumerate(pairs)]
-        window = self.open_window()
+        window = self.window = self.open_window()
         decoder = self._decoder(kind, sequences, window.mark)
         reason: FinishReason | None = FinishReason.ERROR
         try:

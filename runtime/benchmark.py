@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from edgeprec.devices.window import Window
 from edgeprec.errors import ConfigError
+from edgeprec.runtime.batch_benchmark import require_together, run_together, work_of
 from edgeprec.runtime.benchmark_case import Case, CaseKind, Corpus, Job
 from edgeprec.runtime.benchmark_energy import BETWEEN, repeat_energy
-from edgeprec.runtime.benchmark_repeat import Generated, Repeat, Work, counted_tokens
+from edgeprec.runtime.benchmark_repeat import Generated, Repeat, counted_tokens
 from edgeprec.runtime.energy import NoWindow
 from edgeprec.runtime.generation import Generation
 from edgeprec.runtime.session import Session
@@ -33,9 +34,7 @@ def session_runs(session: Session, case: Case) -> None:
             f"{info.max_rows}"
         )
     if case.sequences > 1:
-        raise ConfigError(
-            f"-npl asks for {case.sequences} sequences at once, the engine {info.name} runs one at a time: use -npl 1"
-        )
+        require_together(session, case)
 
 
 def run_case(
@@ -61,12 +60,14 @@ def run_case(
 
 def _fill_cache(session: Session, case: Case, corpus: Corpus) -> None:
     context = corpus.context(case)
-    if context:
+    if context and case.sequences == 1:
         session.generate(context, case.config, max_new_tokens=1, ignore_eos=True)
 
 
 def _run(session: Session, case: Case, jobs: list[Job]) -> Repeat:
     window = _open_window(session)
+    if case.sequences > 1:
+        return run_together(session, case, jobs, window)
     generated: list[Generated] = []
     note = None
     with window:
@@ -103,7 +104,7 @@ def _generate(session: Session, case: Case, job: Job, window: object) -> tuple[G
         finish_reason=str(reply.finish_reason),
         text=reply.text,
         tokens=reply.tokens,
-        work=_work(generation, stats.drafter),
+        work=work_of(generation.tally, stats.drafter),
         fallbacks=stats.fallbacks,
     )
     return one, stats.energy_note
@@ -112,18 +113,3 @@ def _generate(session: Session, case: Case, job: Job, window: object) -> tuple[G
 def _cached(generation: Generation) -> int:
     """Return how many rows prefill left out; the last one always runs."""
     return min(generation.prompt.cached, len(generation.prompt.tokens) - 1)
-
-
-def _work(generation: Generation, drafter: str) -> Work:
-    tally = generation.tally
-    counters = (tally.target, *tally.drafts)
-    return Work(
-        drafter=drafter,
-        rounds=len(tally.rounds),
-        drafted=sum(len(record.drafted) for record in tally.rounds),
-        accepted=sum(record.accepted for record in tally.rounds),
-        int4_passes=sum(passes.int4_passes for passes in counters),
-        all_passes=sum(passes.all_passes for passes in counters),
-        bits_read=sum(passes.bits_read for passes in counters),
-        weights_read=sum(passes.weights_read for passes in counters),
-    )

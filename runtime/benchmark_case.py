@@ -111,16 +111,11 @@ class Corpus:
         """Return the generations of one repeat.
 
         A prefill that was seen before would be answered from the cache, so each repeat begins with another token.
-        Decoding starts from the same prompt every time: all repeats must give the same tokens.
+        Decoding starts from the same prompts every time: all repeats must give the same tokens.
         """
         if case.kind is CaseKind.PROMPTS:
             return [self._job(prompt, case.new_tokens) for prompt in case.prompts]
-        context = self.context(case)
-        if case.kind is CaseKind.DECODE:
-            tokens = context or self._cut(0, 1)
-            return [Job("synthetic", "", tokens, self._decode(tokens), case.new_tokens + 1)]
-        tokens = context + self._cut(self._start(case.depth_tokens, repeat), case.prompt_tokens)
-        return [Job("synthetic", "", tokens, self._decode(tokens), max(case.new_tokens, 1))]
+        return [self._synthetic(case, repeat, index) for index in range(case.sequences)]
 
     def warm_up(self, case: Case) -> list[Job]:
         """Return what runs once before the first repeat: a whole repeat, or the first prompt of each task of a set."""
@@ -128,6 +123,16 @@ class Corpus:
             return self.jobs(case, 0)
         first = {prompt.kind: prompt for prompt in reversed(case.prompts)}
         return [self._job(prompt, case.new_tokens) for prompt in reversed(first.values())]
+
+    def _synthetic(self, case: Case, repeat: int, index: int) -> Job:
+        """Return the job of one sequence; each begins at another place of the texts."""
+        name, shift = "synthetic" if case.sequences == 1 else f"synthetic-{index}", index * _STRIDE_TOKENS
+        context = self._cut(shift, case.depth_tokens)
+        if case.kind is CaseKind.DECODE:
+            tokens = context or self._cut(shift, 1)
+            return Job(name, "", tokens, self._decode(tokens), case.new_tokens + 1)
+        tokens = context + self._cut(self._start(case.depth_tokens, repeat) + shift, case.prompt_tokens)
+        return Job(name, "", tokens, self._decode(tokens), max(case.new_tokens, 1))
 
     def _job(self, prompt: SetPrompt, new_tokens: int) -> Job:
         return Job(prompt.id, prompt.kind, tuple(self._encode(prompt.text)), prompt.text, new_tokens)

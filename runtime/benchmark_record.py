@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgeprec.bench_results import SCHEMA, SCHEMA_VERSION
+from edgeprec.runtime.batch_totals import BatchTotals
 from edgeprec.runtime.benchmark_case import Case, CaseKind
 from edgeprec.runtime.benchmark_energy import RepeatEnergy, summed_phases
 from edgeprec.runtime.benchmark_machine import MachineState
@@ -94,6 +95,7 @@ def make_record(
         "tokens_per_s": _json(spread([rate(case.kind, repeat.generated) for repeat in repeats])),
         "prefill_tokens_per_s": _json(spread([rate(CaseKind.PREFILL, repeat.generated) for repeat in repeats])),
         **_work(generated),
+        "batch": _batch(repeats),
         "energy": energy,
         "energy_note": energy_note,
         "idle": dict(about.idle),
@@ -163,6 +165,17 @@ def _work(generated: Sequence[Generated]) -> dict[str, Any]:
         "bits_read_per_weight": _bits(works),
         "fallbacks": _fallbacks(generated),
     }
+
+
+def _batch(repeats: Sequence[Repeat]) -> dict[str, Any] | None:
+    """Return what the sequences that ran together did, None where one ran at a time."""
+    found = [repeat.batch for repeat in repeats if repeat.batch is not None]
+    if not found:
+        return None
+    total = BatchTotals(found[0].sequences)
+    for one in found:
+        total.merge(one)
+    return total.to_json()
 
 
 def _fallbacks(generated: Sequence[Generated]) -> list[str]:

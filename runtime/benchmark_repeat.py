@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edgeprec.runtime.batch_totals import BatchTotals
 from edgeprec.runtime.benchmark_case import CaseKind
 from edgeprec.runtime.benchmark_energy import RepeatEnergy
 from edgeprec.runtime.reply import token_sha256
@@ -70,6 +71,7 @@ class Repeat:
     generated: tuple[Generated, ...]
     energy: RepeatEnergy | None
     energy_note: str | None
+    batch: BatchTotals | None = None  # where several sequences ran together
 
     @property
     def token_sha256(self) -> str | None:

@@ -89,7 +89,7 @@ class Session:
         self._phase_power = PhasePower(clock)
         self._current: Generation | None = None
         self._thread = OneThread("this session")
-        self._batches = BatchGenerator(
+        self.batches = BatchGenerator(
             engines=(engine, draft_engine),
             tokenizer=tokenizer,
             calibration=calibration,
@@ -192,7 +192,7 @@ class Session:
             self._thread.check()
             self._end_current()
             self._cached = self._draft_cached = ()
-            return self._batches.generate(prompt, config, overrides, chat=chat, top_logprobs=top_logprobs)
+            return self.batches.generate(prompt, config, overrides, chat=chat, top_logprobs=top_logprobs)
         generation = self.stream(prompt, config, chat=chat, top_logprobs=top_logprobs, **overrides)
         for _ in generation:
             pass

@@ -34,9 +34,10 @@ from edgeprec.devices.detect import detect
 from edgeprec.devices.meter import Meter
 from edgeprec.devices.sysfs import Sysfs
 from edgeprec.errors import EdgePrecError
-from edgeprec.runtime.batch_benchmark import BatchTotals, batch_generated
+from edgeprec.runtime.batch_benchmark import batch_generated
 from edgeprec.runtime.batch_generation import BatchGenerator
 from edgeprec.runtime.batch_reply import BatchReply
+from edgeprec.runtime.batch_totals import BatchTotals
 from edgeprec.runtime.benchmark_case import Case, CaseKind, Corpus, Job
 from edgeprec.runtime.benchmark_energy import BETWEEN, repeat_energy
 from edgeprec.runtime.benchmark_machine import device_facts, library_versions, read_state
@@ -79,8 +80,9 @@ class Bench:
         config = replace(case.config, max_new_tokens=tokens)
         return self.batches.run([job.tokens for job in jobs], [config] * len(jobs))
 
-    def repeat(self, case: Case, number: int, totals: BatchTotals) -> Repeat:
+    def repeat(self, case: Case, number: int) -> Repeat:
         """Decode batches for so many seconds inside one window of the meter."""
+        totals = BatchTotals(case.sequences)
         generated: list[Generated] = []
         outer: Any = NoWindow() if self.meter is None else self.meter.window("repeat")
         started = time.monotonic()
@@ -97,7 +99,7 @@ class Bench:
         energy, note = repeat_energy(
             outer, tokens=sum(one.new_tokens for one in generated), note="no meter: this is no GPU"
         )
-        return Repeat(generated=tuple(generated), energy=energy, energy_note=note)
+        return Repeat(generated=tuple(generated), energy=energy, energy_note=note, batch=totals)
 
     def open_window(self) -> Any:
         """Return the window of one batch, whose phases the repeat's takes over."""
@@ -223,7 +225,6 @@ def measure(bench: Bench, case: Case, records: list[dict[str, Any]], arguments: 
     name = f"batch {case.sequences}, {case.config.mode}, {_length_name(case.config)}"
     began = time.monotonic()
     repeats: list[Repeat] = []
-    totals = BatchTotals(case.sequences)
     before = read_state(Sysfs())
     try:
         for turn in range(3):  # compile, capture, replay
@@ -232,13 +233,12 @@ def measure(bench: Bench, case: Case, records: list[dict[str, Any]], arguments: 
         for number in range(arguments.repeats):
             if repeats and not bench.has_time():
                 break
-            repeats.append(bench.repeat(case, number, totals))
+            repeats.append(bench.repeat(case, number))
     except (EdgePrecError, RuntimeError) as error:
         print(f"{name}: left out: {str(error)[:300]}", flush=True)
     if not repeats:
         return
     record = make_record(bench.about, case, repeats, before=before, after=read_state(Sysfs()))
-    record["batch"] = totals.to_json()
     for run in record["runs"]:
         run["generations"] = []  # hundreds of alike ones: what they add up to is in the record
     records.append(record)
@@ -276,7 +276,7 @@ def read_records(path: Path | None) -> list[dict[str, Any]]:
             record = json.loads(line)
         except ValueError:
             continue
-        is_ours = isinstance(record, dict) and record.get("schema") == SCHEMA and "batch" in record
+        is_ours = isinstance(record, dict) and record.get("schema") == SCHEMA and record.get("batch") is not None
         if is_ours and record.get("schema_version") == SCHEMA_VERSION:
             records[record["test"]["sequences"], way_of(record)] = record
     return list(records.values())

@@ -70,14 +70,15 @@ bench_command.params += tuning_options()
 
 
 def _with_room(values: Mapping[str, Any], cases: Sequence[Case], bundle: Bundle) -> dict[str, Any]:
-    """Raise the context where the tests need more than the default and no other was asked for."""
+    """Ask for slots for the most sequences, and raise the context where the tests need more than the default."""
     from edgeprec.runtime.engines import default_context
 
     needed = max(case.context_tokens for case in cases)
+    asked = {**values, "slots": max(case.sequences for case in cases)}
     if values["context_tokens"] is not None or needed <= default_context(bundle):
-        return dict(values)
+        return asked
     longest = min(model.architecture.max_positions for model in bundle.models)
-    return {**values, "context_tokens": min(needed, longest)}
+    return {**asked, "context_tokens": min(needed, longest)}
 
 
 def _measure(
@@ -137,12 +138,30 @@ def _remarks(records: Sequence[Mapping[str, Any]], idle: Mapping[str, Any], reas
     else:
         note = f" ({idle['note']})" if idle["note"] else ""
         yield f"idle power {idle['watts']:.2f} W over {idle['seconds']:g} s, model loaded{note}"
+    yield from _switches(records)
     for record in records:
         notes = dict.fromkeys(_notes(record, has_energy=reason is None))
         yield from (f"{record['test']['name']} {record['mode'] or record['engine']}: {note}" for note in notes)
 
 
+def _switches(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Say what it costs to go to another plan, batch or number of rows, as captured so far."""
+    graphs = next((record["graphs"] for record in reversed(records) if record.get("graphs") is not None), None)
+    if graphs is not None and graphs["captured"]:
+        yield (
+            f"{graphs['captured']} kinds of passes captured as CUDA graphs, {graphs['mean_ms']:.0f} ms each (largest "
+            f"{graphs['largest_ms']:.0f}): what a switch to a new plan, batch or number of rows costs once; "
+            f"{graphs['dropped']} dropped"
+        )
+
+
 def _notes(record: Mapping[str, Any], *, has_energy: bool) -> Iterator[str]:
+    batch = record["batch"]
+    if batch is not None and batch["tokens_per_round"] is not None:
+        yield (
+            f"{batch['tokens_per_s_per_sequence']:.2f} tokens/s a sequence, {batch['tokens_per_round']:.2f} tokens a "
+            f"round, {batch['mean_sequences']:.1f} sequences in a round"
+        )
     yield from record["notes"]
     yield from record["fallbacks"]
     if record["energy_note"] is not None and has_energy:

@@ -128,6 +128,8 @@ CSV_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "repeats": ("repeats",),
     "tokens_per_s": ("tokens_per_s", "mean"),
     "tokens_per_s_stdev": ("tokens_per_s", "stdev"),
+    "tokens_per_s_per_sequence": ("batch", "tokens_per_s_per_sequence"),
+    "tokens_per_round": ("batch", "tokens_per_round"),
     "acceptance_rate": ("acceptance_rate",),
     "mean_draft_length": ("mean_draft_length",),
     "int4_layer_share": ("int4_layer_share",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from edgeprec.runtime.benchmark_record import Circumstances
 if TYPE_CHECKING:
     from edgeprec.runtime.session import Session
 
-__all__ = ["circumstances", "machine_files", "measure_idle", "model_facts", "why_no_total"]
+__all__ = ["circumstances", "graph_facts", "machine_files", "measure_idle", "model_facts", "why_no_total"]
 
 
 def circumstances(
@@ -79,6 +80,12 @@ def why_no_total(session: Session) -> str | None:
     if total.is_partial:
         return meter.sensor.total_note or "a part of the total cannot be measured"
     return None
+
+
+def graph_facts(session: Session) -> dict[str, Any] | None:
+    """Return what CUDA graphs cost so far, None for an engine that has none."""
+    report = getattr(session.batches.engine, "graph_report", None)
+    return None if report is None else asdict(report)
 
 
 def measure_idle(session: Session, seconds: float) -> dict[str, Any]:

@@ -29,7 +29,14 @@ _OPTIONS = (
     click.option(
         "-b", "--batch-size", "batch_rows", type=COUNTS, help="Rows of one prefill pass.  [default: the engine's most]"
     ),
-    click.option("-npl", "--n-sequences", "sequences", type=COUNTS, default="1", help="Sequences decoded at once."),
+    click.option(
+        "-npl",
+        "--n-sequences",
+        "sequences",
+        type=COUNTS,
+        default="1",
+        help="Sequences decoded at once, with --engine torch.",
+    ),
     click.option("--mode", "modes", type=MODES, default="fp16,exact", help="Modes: fp16, int4, exact, bounded, gated."),
     click.option(
         "--draft-length",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgeprec.cli.bench_facts import machine_files, why_no_total
+from edgeprec.cli.bench_facts import graph_facts, machine_files, why_no_total
 from edgeprec.errors import ConfigError, DeviceError
 from edgeprec.export.progress import Progress, ProgressEvent
 from edgeprec.runtime.benchmark import run_case
@@ -103,6 +103,7 @@ class Bench:
         finally:
             if repeats:
                 record = make_record(about, case, repeats, before=before, after=read_state(self._files))
+                record["graphs"] = None if about.server is not None else graph_facts(self._session)
                 self.records.append(record)
                 self._emit(record)
 

@@ -48,8 +48,12 @@ def session_options(function: F) -> F:
 
 
 def open_session(bundle: Path, values: Mapping[str, Any]) -> Session:
-    """Load a bundle as the flags say; a flag that was not given leaves the default of ``edgeprec.load``."""
+    """Load a bundle as the flags say; a flag that was not given leaves the default of ``edgeprec.load``.
+
+    ``slots`` among the values is how many sequences run together.
+    """
     from edgeprec.api import load
 
     names = ("engine", "provider", "context_tokens", "threads", "sensor")
-    return load(bundle, **{name: values[name] for name in names if values.get(name) is not None})
+    given = {name: values[name] for name in names if values.get(name) is not None}
+    return load(bundle, **given, sequences=values.get("slots", 1))

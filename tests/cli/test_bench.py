@@ -130,7 +130,7 @@ def test_saved_lines_are_added_to_what_is_there(pair: Path, invoke: Callable[...
     [
         (("-n", "x"), 2, "'x' is neither a number nor a range such as 1-8, 1-8+2 or 1-64*2"),
         (("--mode", "fast"), 2, "'fast' is no mode"),
-        (("-npl", "8"), 2, "-npl asks for 8 sequences at once, the engine onnxruntime runs one at a time"),
+        (("-npl", "8"), 2, "-npl asks for 8 sequences at once: the engine onnxruntime has no slots for several"),
         (("-b", "100"), 2, "-b asks for 100 rows in a prefill pass, the engine onnxruntime takes at most 64"),
         (("-p", "99999"), 2, "pp99999 takes 100000 tokens, the context holds "),
         (("-d", "40", "--context", "32"), 2, "takes 53 tokens, the context holds 32"),

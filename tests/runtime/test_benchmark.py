@@ -159,7 +159,7 @@ def test_a_set_ends_at_the_end_of_text_unless_told_otherwise(make_rig: MakeRig) 
 def test_what_the_engine_cannot_run_is_refused(make_rig: MakeRig) -> None:
     """Batches and passes wider than the engine's are named, never cut down silently."""
     rig = make_rig(max_rows=16)
-    with pytest.raises(ConfigError, match="-npl asks for 8 sequences at once, the engine fake runs one at a time"):
+    with pytest.raises(ConfigError, match="-npl asks for 8 sequences at once: the engine fake has no slots"):
         session_runs(rig.session, Case(kind=CaseKind.DECODE, config=FP16, new_tokens=2, sequences=8))
     with pytest.raises(ConfigError, match="-b asks for 17 rows in a prefill pass, the engine fake takes at most 16"):
         session_runs(rig.session, Case(kind=CaseKind.PREFILL, config=FP16, prompt_tokens=2, prefill_rows=17))
