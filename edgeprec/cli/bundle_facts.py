@@ -10,7 +10,7 @@ from edgeprec.bundle import Bundle
 from edgeprec.bundle_model import LayerError, ModelEntry
 from edgeprec.calibration import Calibration
 from edgeprec.errors import BundleError
-from edgeprec.memory_plan import MemoryProfile, largest_context, memory_by_context
+from edgeprec.memory_plan import MemoryProfile, check_context, largest_context, memory_by_context, plan_memory
 from edgeprec.strict_json import parse_json
 
 __all__ = ["bundle_facts", "memory_facts", "summarize_errors"]
@@ -34,9 +34,23 @@ def summarize_errors(errors: Sequence[LayerError]) -> list[dict[str, Any]]:
     return [_summarize(linear, group) for linear, group in by_linear.items()]
 
 
-def memory_facts(entries: Sequence[ModelEntry], profile: MemoryProfile, available: AvailableMemory) -> dict[str, Any]:
-    """Return what the pair needs at several contexts, what there is, and the longest context that fits."""
-    plans = memory_by_context(entries, profile=profile)
+def memory_facts(
+    entries: Sequence[ModelEntry],
+    profile: MemoryProfile,
+    available: AvailableMemory,
+    *,
+    context_tokens: int | None = None,
+) -> dict[str, Any]:
+    """Return what the pair needs at several contexts or at one, what there is, and the longest context that fits.
+
+    Raises:
+        ConfigError: the context is longer than the models were made for.
+    """
+    if context_tokens is None:
+        plans = memory_by_context(entries, profile=profile)
+    else:
+        check_context(entries, context_tokens)
+        plans = (plan_memory(entries, profile=profile, context_tokens=context_tokens),)
     return {
         "engine": profile.engine,
         "available_bytes": available.size_bytes,

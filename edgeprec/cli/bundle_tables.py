@@ -12,7 +12,7 @@ from rich.text import Text
 
 from edgeprec.cli.render import visible
 
-__all__ = ["bundle_tables", "memory_table"]
+__all__ = ["bundle_tables", "gpu_memory_table", "memory_table"]
 
 _MB = 1e6
 
@@ -43,6 +43,25 @@ def memory_table(memory: Mapping[str, Any]) -> RenderableType:
     longest = memory["largest_context"]
     fits = f"the longest context that fits is {longest:,} tokens" if longest else "no context fits"
     return Group(table, _text(f"{_mb(memory['available_bytes'])} MB are available ({memory['bound']}): {fits}."))
+
+
+def gpu_memory_table(memory: Mapping[str, Any]) -> RenderableType:
+    """Return the torch engine's memory by context, from ``gpu_memory_facts``; the arena holds all but CUDA's own."""
+    if not memory["contexts"]:
+        return _text(f"Memory on a GPU, engine torch: {memory['note']}.")
+    table = _table(
+        "Memory by context on a GPU, engine torch, MB", "context", "FP16", "INT4", "embedding", "cache", "arena",
+        "CUDA", "total", "fits",
+    )  # fmt: skip
+    for plan in memory["contexts"]:
+        outside = plan["scratch_bytes"] + plan["cuda_allowance_bytes"]
+        keys = ("fp16_bytes", "int4_bytes", "embedding_bytes", "cache_bytes", "arena_bytes")
+        sizes = [*(plan[key] for key in keys), outside, plan["total_bytes"]]
+        fits = {True: "yes", False: "no", None: "-"}[plan["fits"]]
+        _add(table, f"{plan['context_tokens']:,}", *map(_mb, sizes), fits)
+    if memory["available_bytes"] is None:
+        return Group(table, _text(f"{memory['note']}."))
+    return Group(table, _text(f"{_mb(memory['available_bytes'])} MB are available ({memory['bound']})."))
 
 
 def _title(facts: Mapping[str, Any]) -> Text:

@@ -88,6 +88,75 @@ def test_memory(root: Path, invoke: Callable[..., Any]) -> None:
     assert "2,147.5 MB are available (MemAvailable): the longest context that fits is 2,048 tokens" in shown
 
 
+@pytest.mark.usefixtures("memory")
+def test_memory_of_a_gpu(root: Path, invoke: Callable[..., Any]) -> None:
+    """The torch engine's plan needs no GPU; its parts sum to its total, and nothing is said to fit where none is."""
+    pytest.importorskip("torch")
+    found = json.loads(invoke("inspect", str(root), "--memory", "--json").out)["gpu_memory"]
+    assert (found["engine"], found["device"], found["available_bytes"]) == ("torch", "cuda", None)
+    assert [plan["context_tokens"] for plan in found["contexts"]] == [512, 1024, 2048]
+    for plan in found["contexts"]:
+        parts = ("fp16_bytes", "int4_bytes", "embedding_bytes", "cache_bytes", "workspace_bytes")
+        assert plan["total_bytes"] == sum(plan[part] for part in parts)
+        allocated = plan["arena_bytes"] + plan["scratch_bytes"] + plan["cuda_allowance_bytes"]
+        assert plan["total_bytes"] == allocated
+        assert plan["fits"] is None
+    caches = [plan["cache_bytes"] for plan in found["contexts"]]
+    assert caches[2] == 2 * caches[1] == 4 * caches[0]
+    shown = " ".join(invoke("inspect", str(root), "--memory").out.split())
+    assert "Memory by context on a GPU, engine torch, MB" in shown
+    assert "there is no GPU here" in shown
+
+
+@pytest.mark.usefixtures("memory")
+def test_memory_at_one_context(root: Path, invoke: Callable[..., Any]) -> None:
+    """--context plans both engines for one length, of any size the model was made for."""
+    found = json.loads(invoke("inspect", str(root), "--memory", "--context", "700", "--json").out)
+    for engine in ("memory", "gpu_memory"):
+        assert [plan["context_tokens"] for plan in found[engine]["contexts"]] == [700]
+    assert invoke("inspect", str(root), "--memory", "--context", "4096").code == 2
+    alone = invoke("inspect", str(root), "--context", "700")
+    assert (alone.code, "give --memory with it" in alone.err) == (2, True)
+
+
+@pytest.mark.usefixtures("memory")
+def test_memory_of_a_gpu_that_is_there(root: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a GPU the plan is held against what is free on it."""
+    torch = pytest.importorskip("torch")
+    from edgeprec.runtime import torch_device
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch_device, "available_memory", lambda device: AvailableMemory(5, f"free on {device}"))
+    found = json.loads(invoke("inspect", str(root), "--memory", "--json").out)["gpu_memory"]
+    assert (found["available_bytes"], found["bound"], found["note"]) == (5, "free on cuda:0", None)
+    assert not any(plan["fits"] for plan in found["contexts"])
+
+
+@pytest.mark.usefixtures("memory")
+def test_memory_of_a_gpu_without_torch(root: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without torch the other engine is planned all the same, and the reason is given."""
+    from edgeprec.cli import gpu_memory
+
+    monkeypatch.setattr(gpu_memory, "find_spec", lambda name: None)
+    found = json.loads(invoke("inspect", str(root), "--memory", "--json").out)
+    assert found["memory"]["contexts"]
+    assert found["gpu_memory"]["contexts"] == []
+    assert "torch is not installed" in found["gpu_memory"]["note"]
+    assert "torch is not installed" in " ".join(invoke("inspect", str(root), "--memory").out.split())
+
+
+@pytest.mark.usefixtures("memory")
+def test_memory_of_blocks_no_kernel_reads(tmp_path: Path, bundles: ModuleType, invoke: Callable[..., Any]) -> None:
+    """A bundle that the torch engine would refuse has no plan but a reason."""
+    int4 = replace(bundles.make_entry().int4, group_size=16)
+    files = {"calibration.json": FILES["calibration.json"]}
+    root = bundles.make_bundle(tmp_path / "p", target=bundles.make_entry(int4=int4), files=files)
+    found = json.loads(invoke("inspect", str(root), "--memory", "--json").out)["gpu_memory"]
+    assert found["contexts"] == []
+    assert "blocks have 16 weights" in found["note"]
+
+
 def test_memory_that_is_not_there(root: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing fits, the table says so and nothing is refused: it is a question."""
     monkeypatch.setattr(available_memory, "read_available_memory", lambda: AvailableMemory(5, "group"))
