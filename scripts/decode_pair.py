@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from edgeprec.runtime.torch_opening import build_engine
 from edgeprec.runtime.torch_weights import WeightSource
 from edgeprec.vocabulary import Vocabulary, require_same_vocabulary
 
-__all__ = ["SHAPES", "LoadedModel", "PairShape", "load_pair", "shape_of"]
+__all__ = ["SHAPES", "LoadedModel", "PairShape", "load_pair", "open_drafter", "shape_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def load_pair(
         ConfigError: a checkpoint cannot be used, does not fit into the shape, or was made for another target.
     """
     small = open_checkpoint(str(source))
-    drafter = None if draft is None else _open_drafter(draft, small)
+    drafter = None if draft is None else open_drafter(draft, small)
     target = _load(small, shape.target, device, group_size, context_tokens)
     return target, None if drafter is None else _load(drafter, shape.draft, device, group_size, context_tokens)
 
@@ -78,9 +79,10 @@ def shape_of(small: ModelConfig, shape: ModelConfig | str | None) -> ModelConfig
         return shape
     group = small.num_heads // small.num_kv_heads + 1
     heads = small.num_kv_heads + 1
+    step = math.lcm(heads * group, 32)  # transformers wants a multiple of the heads
     return replace(
         small,
-        hidden_size=small.hidden_size + 64,
+        hidden_size=-(-(small.hidden_size + 1) // step) * step,
         intermediate_size=-(-small.intermediate_size // 256) * 256 + 256,
         num_layers=small.num_layers + 2,
         num_heads=heads * group,
@@ -89,7 +91,12 @@ def shape_of(small: ModelConfig, shape: ModelConfig | str | None) -> ModelConfig
     )
 
 
-def _open_drafter(draft: Path, target: Checkpoint) -> Checkpoint:
+def open_drafter(draft: Path, target: Checkpoint) -> Checkpoint:
+    """Open a draft of ``target``, one that shares parts of it included.
+
+    Raises:
+        ConfigError: it cannot be used, or was made for another target.
+    """
     if is_shared_draft(str(draft)):
         return open_draft(draft.expanduser(), target)
     drafter = open_checkpoint(str(draft))

@@ -10,7 +10,11 @@ With an orthonormal Q [D', D] the residual stream h becomes Q h:
               unit is there twice, with opposite signs in the down projection
 
 Weights come out dense, further layers too, so that they cost the time and the energy of any weights; INT4 errs as on
-any model; logits are the small model's to FP16 rounding. Tables that use it say "8B-shaped".
+any model; logits are the small model's to FP16 rounding. Tables that use it say "8B-shaped". In memory this is a source
+for the torch engine, as ``bench_decode.py`` uses it; run as a program it writes a checkpoint
+(``widened_checkpoint.py``):
+
+    python scripts/widen.py SOURCE -o FOLDER --shape 8b|1b|tiny
 """
 
 from __future__ import annotations
@@ -85,9 +89,9 @@ class WidenedSource:
         self._to = config
         self._device = device
         self._group_size = group_size
-        generator = torch.Generator(device).manual_seed(seed)
-        draw = torch.randn(config.hidden_size, small_config.hidden_size, device=device, generator=generator)
-        self._q = torch.linalg.qr(draw).Q  # [D', D]
+        generator = torch.Generator().manual_seed(seed)  # the same on every device
+        draw = torch.randn(config.hidden_size, small_config.hidden_size, generator=generator)
+        self._q = torch.linalg.qr(draw).Q.to(device)  # [D', D]
         self._narrowing = math.sqrt(small_config.hidden_size / config.hidden_size)
 
     def vector(self, name: str) -> torch.Tensor:
@@ -188,3 +192,9 @@ class WidenedSource:
 
     def _read(self, name: str) -> torch.Tensor:
         return self._small.matrix(name).to(self._device, torch.float32, copy=True)
+
+
+if __name__ == "__main__":
+    from widened_checkpoint import main
+
+    main()

@@ -89,7 +89,7 @@ def test_tables_of_a_pair(
     about, *replies = map(json.loads, lines.read_text().splitlines())
     ways = list(script.configurations(6, has_draft=True))
     assert about["type"] == "run"
-    assert about["draft"].startswith("draft at tiny shape (4 layers, width 112")
+    assert about["draft"].startswith("draft at tiny shape (4 layers, width 288")
     left_out = [way for way in ways if f"left out: {way}" in page.read_text()]
     assert all("three" in way for way in left_out)
     assert [reply["way"] for reply in replies[::2]] == [way for way in ways if way not in left_out]
