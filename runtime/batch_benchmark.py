@@ -76,10 +76,15 @@ def batch_generated(batch: BatchReply, jobs: Sequence[Job]) -> list[Generated]:
             finish_reason=str(reply.finish_reason),
             text=reply.text,
             tokens=reply.tokens,
-            work=work_of(tally, reply.stats.drafter),
+            work=replace(
+                work_of(sequence.tally, reply.stats.drafter),
+                rounds=sequence.rounds,
+                drafted=sequence.drafted,
+                accepted=sequence.accepted,
+            ),
             fallbacks=reply.stats.fallbacks,
         )
-        for job, reply, tally in zip(jobs, batch, batch.tallies, strict=True)
+        for job, reply, sequence in zip(jobs, batch, batch.sequences, strict=True)
     ]
 
 

@@ -23,7 +23,6 @@ from edgeprec.runtime.batch_engine import BatchEngine, RoundWork, padded_slots
 from edgeprec.runtime.batch_prefill import catch_up, prefill_rows
 from edgeprec.runtime.batch_runners import Runner, chosen
 from edgeprec.runtime.batch_sequence import BatchSequence, SequenceRound
-from edgeprec.runtime.reply import RoundRecord
 
 __all__ = ["BatchDecoder", "BatchRound"]
 
@@ -47,10 +46,8 @@ class _Flight:
 
     work: RoundWork
     members: list[BatchSequence]
-    slots: list[int]
-    gears: list[tuple[Gear, float | None]]  # of those nobody verifies, whose gear moves on when they are read
+    gears: list[Gear] | None  # of those nobody verifies, whose gear moves on when they are read
     is_timed: bool
-    began_ns: int
     found: list[SequenceRound] = field(default_factory=list)
     taken: list[int] = field(default_factory=list)
     ended_ns: int = 0
@@ -79,6 +76,17 @@ class BatchDecoder:
     start_ns: int = 0
     decode_ns: int = 0
     _read_ns: int = 0
+    _fp16: Plan = field(init=False)
+    _has_own_cache: bool = field(init=False)
+    _has_foreign_ids: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        drafter = self.drafter
+        self._fp16 = Plan.uniform(Precision.FP16, num_layers=self.engine.info.num_layers)
+        self._has_own_cache = drafter is not None and drafter is not self.engine
+        self._has_foreign_ids = drafter is not None and drafter.info.vocab_size < self.engine.info.vocab_size
+        for sequence in self.sequences:
+            sequence.wants_drafts = drafter is not None and sequence.config.mode is Mode.EXACT
 
     def run(self) -> None:
         """Decode everything.
@@ -96,9 +104,11 @@ class BatchDecoder:
         self.mark("decode")
         self.decode_ns = self._read_ns = self.clock()
         last: _Flight | None = None
-        while self._active and not self.is_over(self.sequences):
-            self._compact()
-            for members, plan in self._groups():
+        while (active := [sequence for sequence in self.sequences if not sequence.is_ended]) and not self.is_over(
+            self.sequences
+        ):
+            self._compact(active)
+            for members, plan in self._groups(active):
                 flight = self._launch(members, plan)
                 if last is not None:
                     self._book(last)
@@ -107,18 +117,9 @@ class BatchDecoder:
         if last is not None:
             self._book(last)
 
-    @property
-    def _active(self) -> list[BatchSequence]:
-        return [sequence for sequence in self.sequences if not sequence.is_ended]
-
-    @property
-    def _has_own_cache(self) -> bool:
-        return self.drafter is not None and self.drafter is not self.engine
-
     def _prefill(self) -> None:
-        fp16 = Plan.uniform(Precision.FP16, num_layers=self.engine.info.num_layers)
         texts = self._by_slot([list(sequence.prompt) for sequence in self.sequences])
-        for step, ended in prefill_rows(self.engine, texts, fp16):
+        for step, ended in prefill_rows(self.engine, texts, self._fp16):
             for slot, row in ended.items():
                 sequence = self.sequences[slot]
                 token, entropy_bits = chosen(step, sequence, row, sequence.prompt)
@@ -132,19 +133,14 @@ class BatchDecoder:
             sequence.can_draft = max(sequence.history) < self.drafter.info.vocab_size
             sequence.draft_cached = len(sequence.prompt) if sequence.can_draft else 0
         fp16 = Plan.uniform(Precision.FP16, num_layers=self.drafter.info.num_layers)
-        texts = self._by_slot([list(s.prompt) if s.can_draft and self._wants(s) else [] for s in self.sequences])
+        texts = self._by_slot([list(s.prompt) if s.can_draft and s.wants_drafts else [] for s in self.sequences])
         catch_up(self.drafter, texts, [0] * len(texts), fp16)
 
     def _by_slot(self, texts: list[list[int]]) -> list[list[int]]:
         return texts + [[] for _ in range(self.slots - len(texts))]
 
-    def _wants(self, sequence: BatchSequence) -> bool:
-        """Whether a sequence may ever draft."""
-        return self.drafter is not None and sequence.config.mode is Mode.EXACT
-
-    def _compact(self) -> None:
+    def _compact(self, active: list[BatchSequence]) -> None:
         """Move sequences into the lowest slots once fewer are padded to."""
-        active = self._active
         slots = padded_slots(len(active), sequences=self.engine.sequences)
         if slots >= self.slots:
             return
@@ -158,14 +154,15 @@ class BatchDecoder:
                 sequence.slot = to
         self.slots = slots
 
-    def _groups(self) -> list[tuple[list[BatchSequence], Plan]]:
+    def _groups(self, active: list[BatchSequence]) -> list[tuple[list[BatchSequence], Plan]]:
         """Return who runs together: all that are verified, and those that are not by their plan."""
-        fp16 = Plan.uniform(Precision.FP16, num_layers=self.engine.info.num_layers)
-        groups: dict[tuple[bool, Plan], list[BatchSequence]] = {}
-        for sequence in self._active:
-            plan = fp16 if sequence.is_verified or sequence.plan is None else sequence.plan
-            groups.setdefault((sequence.is_verified, plan), []).append(sequence)
-        return [(members, plan) for (_, plan), members in groups.items()]
+        verified = [sequence for sequence in active if sequence.is_verified]
+        groups: dict[Plan, list[BatchSequence]] = {}
+        for sequence in active if len(verified) < len(active) else ():
+            if not sequence.is_verified and sequence.plan is not None:
+                groups.setdefault(sequence.plan, []).append(sequence)
+        together = [(verified, self._fp16)] if verified else []
+        return together + [(members, plan) for plan, members in groups.items()]
 
     def _launch(self, members: list[BatchSequence], plan: Plan) -> _Flight:
         drafts = self._drafts(members)
@@ -177,23 +174,26 @@ class BatchDecoder:
         flight = _Flight(
             work=work,
             members=members,
-            slots=[member.slot for member in members],
-            gears=[(member.gear, member.smoothed_bits) for member in members],
+            gears=None if members[0].is_verified else [member.gear for member in members],
             is_timed=is_caught_up and self.runner.is_ready(work),
-            began_ns=self._read_ns,
         )
         self.runner.launch(work, members)
         return flight
 
     def _drafts(self, members: list[BatchSequence]) -> list[int]:
         """Return how many tokens each sequence drafts, as the policy and its room have it."""
-        adaptive = [m.index for m in members if self._wants(m) and m.config.drafting.draft_length is None]
-        shared = self.policy.cap(self.slots, adaptive) if self.policy is not None and adaptive else 0
+        if self.drafter is None or not members[0].is_verified:
+            return [0] * len(members)
+        shared, largest = 0, self.largest_cap
+        if self.policy is not None:
+            adaptive = [m.index for m in members if m.wants_drafts and m.config.drafting.draft_length is None]
+            shared = self.policy.cap(self.slots, adaptive) if adaptive else 0
         counts = []
         for member in members:
             fixed = member.config.drafting.draft_length
-            wanted = 0 if not (self._wants(member) and member.can_draft) else shared if fixed is None else fixed
-            counts.append(max(min(wanted, self.largest_cap, member.room_tokens - 1), 0))
+            wanted = shared if fixed is None else fixed
+            may = member.wants_drafts and member.can_draft
+            counts.append(min(wanted, largest, member.room_tokens - 1) if may else 0)
         return counts
 
     def _catch_up(self, members: list[BatchSequence]) -> bool:
@@ -214,41 +214,48 @@ class BatchDecoder:
     def _work(self, members: list[BatchSequence], drafts: list[int], plan: Plan) -> RoundWork:
         lacks = [len(m.history) - m.draft_cached for m, count in zip(members, drafts, strict=True) if count]
         reach = 2 if self._has_own_cache and max(lacks, default=1) > 1 else 1
-        first = np.zeros((self.slots, reach), np.int32)
-        lengths, counts = np.ones(self.slots, np.int32), np.full(self.slots, -1, np.int32)
+        first = [[0] * reach] * self.slots
+        lengths, counts = [1] * self.slots, [-1] * self.slots
         for member, count in zip(members, drafts, strict=True):
-            first[member.slot] = member.history[-reach:]
-            lengths[member.slot], counts[member.slot] = len(member.history), count
+            slot, history = member.slot, member.history
+            first[slot], lengths[slot], counts[slot] = history[-reach:], len(history), count
         cap = max(drafts)
         return RoundWork(
-            first=first, lengths=lengths, drafts=counts, cap=cap, draft_plan=self.draft_plan if cap else None, plan=plan
+            first=np.array(first, np.int32),
+            lengths=np.array(lengths, np.int32),
+            drafts=np.array(counts, np.int32),
+            cap=cap,
+            draft_plan=self.draft_plan if cap else None,
+            plan=plan,
         )
 
     def _read(self, flight: _Flight) -> None:
         """Lengthen the texts by what the round gave; everything else can wait."""
         flight.found = self.runner.read()
         now_ns = self.clock()
-        outcomes = []
         for member, found in zip(flight.members, flight.found, strict=True):
             before = len(member.history)
             flight.taken.append(0 if member.is_ended else member.accept(found.tokens, found.bits))
             if found.drafted:
                 member.draft_cached = before + min(len(found.drafted) - 1, found.accepted)
-            if self._has_own_cache and self.drafter is not None:
+            if self._has_foreign_ids and self.drafter is not None:
                 member.can_draft = member.can_draft and max(found.tokens) < self.drafter.info.vocab_size
-            outcomes.append((member.index, len(found.drafted), found.accepted))
         seconds = (now_ns - self._read_ns) * 1e-9
         self._read_ns = flight.ended_ns = now_ns
-        if self.policy is not None and flight.work.plan.is_fp16:
+        if self.policy is not None and flight.gears is None:
             is_timed = flight.is_timed and bool(self.rounds)
+            outcomes = [
+                (member.index, len(found.drafted), found.accepted)
+                for member, found in zip(flight.members, flight.found, strict=True)
+            ]
             self.policy.observe(flight.work.slots, flight.work.cap, seconds if is_timed else None, outcomes)
         self.rounds.append(
             BatchRound(
                 sequences=len(flight.members),
                 slots=flight.work.slots,
                 cap=flight.work.cap,
-                drafted=sum(drafted for _, drafted, _ in outcomes),
-                accepted=sum(accepted for _, _, accepted in outcomes),
+                drafted=sum(len(found.drafted) for found in flight.found),
+                accepted=sum(found.accepted for found in flight.found),
                 emitted=sum(flight.taken),
                 seconds=seconds,
             )
@@ -256,38 +263,16 @@ class BatchDecoder:
 
     def _book(self, flight: _Flight) -> None:
         """Write down what a round gave, while the next one runs."""
-        work = flight.work
+        work, reach = flight.work, flight.work.first.shape[1]
+        draft_layers = 0 if self.draft_plan is None else sum(self.draft_plan.gates[:-1])
+        int4_layers = draft_layers if flight.gears is None else sum(work.plan.gates[:-1])
         for place, (member, found) in enumerate(zip(flight.members, flight.found, strict=True)):
-            if not flight.taken[place]:
+            taken, drafted = flight.taken[place], len(found.drafted)
+            if not taken:
                 continue
-            member.tally.target.add(work.plan, rows=len(found.drafted) + 1)
-            for step in range(len(found.drafted)):
-                assert work.draft_plan is not None
-                member.tally.draft.add(work.draft_plan, rows=1 if step else work.first.shape[1])
-            member.book(found, flight.taken[place], self._record(flight, place), flight.ended_ns)
-
-    def _record(self, flight: _Flight, place: int) -> RoundRecord:
-        """Return a sequence's record; of a round in a batch the host knows the whole time, which is ``verify_ns``."""
-        member, found, work = flight.members[place], flight.found[place], flight.work
-        gear, smoothed = (member.gear, member.smoothed_bits) if member.is_verified else flight.gears[place]
-        plan = work.plan.gates
-        if member.is_verified:
-            plan = () if self.draft_plan is None or not self._wants(member) else self.draft_plan.gates
-        count = int(work.drafts[flight.slots[place]])
-        return RoundRecord(
-            round=len(member.tally.rounds) + 1,
-            position=int(work.lengths[flight.slots[place]]) - 1,
-            drafted=tuple(found.drafted),
-            draft_entropy_bits=tuple(found.draft_bits),
-            accepted=found.accepted,
-            emitted=len(found.tokens),
-            verified_rows=count + 1 if member.is_verified else 0,
-            draft_cap=count,
-            stop_reason="cap" if count else "none",
-            smoothed_entropy_bits=smoothed,
-            gear=gear,
-            draft_plan=plan,
-            draft_ns=0,
-            verify_ns=flight.ended_ns - flight.began_ns,
-            start_ns=flight.began_ns - self.start_ns,
-        )
+            member.passes[work.plan, drafted + 1, False] += 1
+            if drafted and work.draft_plan is not None:
+                member.passes[work.draft_plan, reach, True] += 1
+                member.passes[work.draft_plan, 1, True] += drafted - 1
+            gear = member.gear if flight.gears is None else flight.gears[place]
+            member.book(found, taken, gear=gear, int4_layers=int4_layers, now_ns=flight.ended_ns)

@@ -278,8 +278,7 @@ class BatchGenerator:
         replies = []
         for sequence in sequences:
             tokens = len(sequence.events)
-            stats = sequence.tally.stats(
-                new_tokens=tokens,
+            stats = sequence.stats(
                 fallbacks=[*self.engine.info.fallbacks, *sequence.controller.fallbacks, *_notes(sequence, decoder)],
                 energy=shared_energy(energy, tokens=tokens, of_tokens=total),
                 energy_note=note,
@@ -300,7 +299,7 @@ class BatchGenerator:
             energy=energy,
             energy_note=note,
         )
-        return BatchReply(tuple(replies), stats_of_all, tuple(decoder.rounds), tuple(s.tally for s in sequences))
+        return BatchReply(tuple(replies), stats_of_all, tuple(decoder.rounds), tuple(sequences))
 
 
 def _notes(sequence: BatchSequence, decoder: BatchDecoder) -> Iterator[str]:
@@ -362,4 +361,4 @@ def _joined(parts: Sequence[BatchReply], *, note: str) -> BatchReply:
         energy=energy,
         energy_note=energy_note,
     )
-    return BatchReply(replies, stats, rounds, tuple(tally for part in parts for tally in part.tallies))
+    return BatchReply(replies, stats, rounds, tuple(one for part in parts for one in part.sequences))

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, overload
 
 from edgeprec.runtime.batch_decoder import BatchRound
+from edgeprec.runtime.batch_sequence import BatchSequence
 from edgeprec.runtime.reply import EnergyStats, Reply
-from edgeprec.runtime.statistics import Tally
 
 __all__ = ["BatchReply", "BatchStats", "batch_stats", "shared_energy"]
 
@@ -46,7 +46,7 @@ class BatchReply(Sequence[Reply]):
     replies: tuple[Reply, ...]
     stats: BatchStats
     rounds: tuple[BatchRound, ...] = field(default=(), repr=False)
-    tallies: tuple[Tally, ...] = field(default=(), repr=False)  # none where replies came one after another
+    sequences: tuple[BatchSequence, ...] = field(default=(), repr=False)  # none where replies came one after another
 
     @overload
     def __getitem__(self, index: int) -> Reply: ...

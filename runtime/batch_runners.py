@@ -60,16 +60,19 @@ class FusedRunner:
         """Wait for the round and compare drafts with FP16's tokens."""
         facts, work = self.rounds.read(), self._work
         assert work is not None
+        if not work.cap:
+            tokens, bits = facts.tokens[:, 0].tolist(), facts.entropy_bits[:, 0].tolist()
+            return [SequenceRound([], [], [tokens[slot]], [bits[slot]], 0) for slot in self._slots]
         is_right = (facts.drafted == facts.tokens[:, : work.cap]) & (np.arange(work.cap) < work.drafts[:, None])
         accepted = is_right.cumprod(axis=1).sum(axis=1).tolist()
         drafted, draft_bits = facts.drafted.tolist(), facts.draft_entropy_bits.tolist()
-        tokens, bits, counts = facts.tokens.tolist(), facts.entropy_bits.tolist(), work.drafts.tolist()
+        rows, row_bits, counts = facts.tokens.tolist(), facts.entropy_bits.tolist(), work.drafts.tolist()
         found = []
         for slot in self._slots:
             count, end = counts[slot], accepted[slot] + 1
             found.append(
                 SequenceRound(
-                    drafted[slot][:count], draft_bits[slot][:count], tokens[slot][:end], bits[slot][:end], end - 1
+                    drafted[slot][:count], draft_bits[slot][:count], rows[slot][:end], row_bits[slot][:end], end - 1
                 )
             )
         return found

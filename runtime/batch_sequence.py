@@ -7,21 +7,21 @@ what the round at work then adds is dropped.
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from edgeprec.config import GenerationConfig, Mode
 from edgeprec.controller import Controller
-from edgeprec.entropy import SmoothedEntropy
-from edgeprec.gears import Gear, GearState
+from edgeprec.gears import Band, Gear
 from edgeprec.precision import Plan
-from edgeprec.runtime.reply import FinishReason, Reply, RoundRecord, Stats, TokenEvent, TokenSource
+from edgeprec.runtime.reply import FinishReason, Reply, Stats, TokenEvent, TokenSource
 from edgeprec.runtime.sampling import Sampler
 from edgeprec.runtime.statistics import Tally
 from edgeprec.runtime.stop_text import TextStream
 
-__all__ = ["BatchSequence", "SequenceRound"]
+__all__ = ["BatchSequence", "GearTrack", "SequenceRound"]
 
 _UNVERIFIED = (Mode.GATED, Mode.INT4)
 
@@ -37,6 +37,43 @@ class SequenceRound(NamedTuple):
 
 
 @dataclass(slots=True)
+class GearTrack:
+    """What ``SmoothedEntropy`` and ``GearState`` say after every emitted token, without a new value for each."""
+
+    window: int
+    top: int
+    band: Band
+    rung: int = 0
+    _bits: deque[float] = field(init=False)
+    _since: int = 0
+
+    def __post_init__(self) -> None:
+        self._bits = deque(maxlen=self.window)
+
+    @property
+    def gear(self) -> Gear:
+        """Return the rung's name."""
+        if self.rung == 0:
+            return Gear.LOW
+        return Gear.HIGH if self.rung == self.top else Gear.MIDDLE
+
+    def start(self, entropy_bits: float) -> None:
+        """Take FP16's entropy of the prompt's last row."""
+        self._bits.append(entropy_bits)
+        self.rung = 0 if self.band.direction(entropy_bits) < 0 else self.top
+
+    def emit(self, entropy_bits: float) -> None:
+        """Take one emitted token."""
+        self._bits.append(entropy_bits)
+        self._since += 1
+        if self._since < self.band.hold_tokens:
+            return
+        rung = min(max(self.rung + self.band.direction(sum(self._bits) / len(self._bits)), 0), self.top)
+        if rung != self.rung:
+            self.rung, self._since = rung, 0
+
+
+@dataclass(slots=True)
 class BatchSequence:
     """A text and where it stands. ``index`` is its place in the list, ``slot`` its place in the cache."""
 
@@ -46,90 +83,107 @@ class BatchSequence:
     sampler: Sampler
     controller: Controller
     text: TextStream
-    tally: Tally
+    tally: Tally  # its rounds stay empty: a batch counts them here
     eos_token_ids: frozenset[int]
     context_tokens: int
     gears: int  # rungs above the lowest
     slot: int = 0
     draft_cached: int = 0
+    wants_drafts: bool = False
     can_draft: bool = True
     history: list[int] = field(default_factory=list)
     events: list[TokenEvent] = field(default_factory=list)
-    is_full: bool = False  # its last token is in ``history``
+    is_ended: bool = False
+    is_verified: bool = field(init=False)
+    room_tokens: int = field(init=False)  # how many may still be emitted
     plan: Plan | None = None  # of the coming token where nobody verifies
-    gear: Gear = Gear.HIGH
-    _entropy: SmoothedEntropy = field(init=False)
-    _gear: GearState = field(init=False)
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    passes: Counter[tuple[Plan, int, bool]] = field(default_factory=Counter)  # plan, rows, whether of the drafter
+    _track: GearTrack = field(init=False)
+    _limit: int = field(init=False)
+    _ends: frozenset[int] = field(init=False)
     _reason: FinishReason | None = None
 
     def __post_init__(self) -> None:
         self.history = list(self.prompt)
-        self._entropy = SmoothedEntropy(self.config.controller.window)
-        self._gear = GearState.start(top=self.gears, band=self.controller.band, first_bits=None)
+        self.is_verified = self.config.mode not in _UNVERIFIED
+        self._limit = self.room_tokens = min(self.config.max_new_tokens, self.context_tokens - len(self.prompt))
+        self._ends = frozenset() if self.config.ignore_eos else self.eos_token_ids
+        self._track = GearTrack(self.config.controller.window, self.gears, self.controller.band)
 
     @property
-    def is_ended(self) -> bool:
-        """Whether it takes no more tokens."""
-        return self.is_full or self._reason is not None
-
-    @property
-    def is_verified(self) -> bool:
-        """Whether FP16 reads what it emits."""
-        return self.config.mode not in _UNVERIFIED
-
-    @property
-    def room_tokens(self) -> int:
-        """Return how many tokens may still be emitted."""
-        return self._limit - (len(self.history) - len(self.prompt))
+    def gear(self) -> Gear:
+        """Return the gear entropy asks for: after what was booked, or of the coming token where nobody verifies."""
+        return self._track.gear if self.is_verified else self.controller.gear
 
     def accept(self, tokens: Sequence[int], bits: Sequence[float]) -> int:
         """Add tokens until one ends the text, and return how many were taken."""
         for count, token in enumerate(tokens, start=1):
             self.history.append(token)
-            is_end = token in self.eos_token_ids and not self.config.ignore_eos
-            if is_end or self.room_tokens <= 0:
-                self.is_full = True
+            self.room_tokens -= 1
+            if self.room_tokens <= 0 or token in self._ends:
+                self.is_ended = True
                 return count
-        if not self.is_verified and not self.is_full:
+        if not self.is_verified:
             self._next_plan(bits)
         return len(tokens)
 
     def begin(self, token: int, entropy_bits: float, now_ns: int) -> None:
         """Take the first token, which the prompt's last row gave."""
         self.controller.observe_prefill(entropy_bits)
-        self._entropy = self._entropy.pushed(entropy_bits)
-        self._gear = GearState.start(top=self.gears, band=self.controller.band, first_bits=self._entropy.bits)
-        self.gear = self.controller.gear
+        self._track.start(entropy_bits)
+        gear = self.gear
         self.tally.first_token_ns = now_ns
         self.accept([token], ())
-        self._event(token, entropy_bits, TokenSource.TARGET, 0, 0, now_ns)
+        self._event(token, entropy_bits, TokenSource.TARGET, 0, gear, now_ns)
 
-    def book(self, found: SequenceRound, taken: int, record: RoundRecord, now_ns: int) -> None:
-        """Turn the ``taken`` first tokens of a round into events and text."""
-        self.tally.rounds.append(record)
-        int4_layers = sum(record.draft_plan[:-1])
-        gear = record.gear
+    def book(self, found: SequenceRound, taken: int, *, gear: Gear, int4_layers: int, now_ns: int) -> None:
+        """Turn the ``taken`` first tokens of a round into events and text.
+
+        ``gear`` is the round's, ``int4_layers`` those of its drafts, or of its token where nobody verified it.
+        """
+        self.rounds += 1
+        self.drafted += len(found.drafted)
+        self.accepted += found.accepted
         for place in range(taken):
             if self._reason is not None:
                 return
-            if not record.verified_rows:
-                source, layers = TokenSource.UNVERIFIED, int4_layers
+            bits = found.bits[place]
+            if not self.is_verified:
+                self._event(found.tokens[place], bits, TokenSource.UNVERIFIED, int4_layers, gear, now_ns)
+                continue
+            if place < found.accepted:
+                self._event(found.tokens[place], bits, TokenSource.DRAFT, int4_layers, gear, now_ns)
             else:
-                is_draft = place < found.accepted
-                source, layers = (TokenSource.DRAFT, int4_layers) if is_draft else (TokenSource.TARGET, 0)
-            self._event(found.tokens[place], found.bits[place], source, layers, record.round, now_ns, gear)
-            if record.verified_rows:
-                self._entropy = self._entropy.pushed(found.bits[place])
-                self._gear = self._gear.emitted(self._entropy.bits, self.controller.band)
-                self.gear = self._gear.gear
+                self._event(found.tokens[place], bits, TokenSource.TARGET, 0, gear, now_ns)
+            self._track.emit(bits)
 
     def settle(self, *, end_ns: int, reason: FinishReason | None = None) -> None:
         """End the text; ``reason`` is for one that did not end by itself."""
         self._reason = self._reason or reason or FinishReason.CANCELLED
+        self.is_ended = True
         self.tally.end_ns = self.tally.end_ns or end_ns
         self.text.flush()
         if self.text.is_stopped:
             del self.events[self.text.kept_tokens :]
+
+    def stats(self, **facts: Any) -> Stats:
+        """Return the statistics of the ended text; ``facts`` as for ``Tally.stats``."""
+        for (plan, rows, is_draft), times in self.passes.items():
+            (self.tally.draft if is_draft else self.tally.target).add(plan, rows=rows, times=times)
+        self.passes.clear()
+        stats = self.tally.stats(new_tokens=len(self.events), **facts)
+        return replace(
+            stats,
+            rounds=self.rounds,
+            drafted=self.drafted,
+            accepted=self.accepted,
+            acceptance_rate=self.accepted / self.drafted if self.drafted else None,
+            mean_draft_length=self.drafted / self.rounds if self.rounds else None,
+            verify_rounds=self.rounds if self.is_verified else 0,
+        )
 
     def reply(self, stats: Stats) -> Reply:
         """Return the reply of the ended text."""
@@ -143,31 +197,14 @@ class BatchSequence:
             events=tuple(self.events),
         )
 
-    @property
-    def smoothed_bits(self) -> float | None:
-        """Return the smoothed entropy of the emitted tokens."""
-        return self._entropy.bits if self.is_verified else self.controller.smoothed_bits
-
-    @property
-    def _limit(self) -> int:
-        return min(self.config.max_new_tokens, self.context_tokens - len(self.prompt))
-
     def _next_plan(self, bits: Sequence[float]) -> None:
         """Let the gear follow the tokens nobody verifies, and take the plan of the next one."""
         for value in bits:
             self.controller.observe_token(value)
-        decision = self.controller.begin_round(room_tokens=1)
-        self.plan, self.gear = decision.draft_plan, decision.gear
+        self.plan = self.controller.begin_round(room_tokens=1).draft_plan
 
     def _event(
-        self,
-        token: int,
-        entropy_bits: float,
-        source: TokenSource,
-        int4_layers: int,
-        round_number: int,
-        now_ns: int,
-        gear: Gear | None = None,
+        self, token: int, entropy_bits: float, source: TokenSource, int4_layers: int, gear: Gear, now_ns: int
     ) -> None:
         piece = self._push(token)
         self.events.append(
@@ -176,19 +213,20 @@ class BatchSequence:
                 token=token,
                 text=piece,
                 entropy_bits=entropy_bits,
-                gear=gear or self.gear,
+                gear=gear,
                 source=source,
-                round=round_number,
+                round=self.rounds,
                 int4_layers=int4_layers,
                 time_ns=now_ns - self.tally.start_ns,
             )
         )
         if self._reason is not None:
+            self.is_ended = True
             self.tally.end_ns = now_ns
 
     def _push(self, token: int) -> str:
         """Take a token into the text and see whether it ends it, as a generation of its own does."""
-        if token in self.eos_token_ids and not self.config.ignore_eos:
+        if token in self._ends:
             self._reason = FinishReason.STOP
             return self.text.flush()
         piece = self.text.push(token)

@@ -37,13 +37,13 @@ class PassCounter:
     weights_read: float = 0.0
     _by_plan: dict[Plan, tuple[float, float]] = field(default_factory=dict)
 
-    def add(self, plan: Plan, *, rows: int) -> None:
-        """Count one forward pass."""
-        self.int4_passes += plan.int4_passes * rows
-        self.all_passes += len(plan.gates) * rows
+    def add(self, plan: Plan, *, rows: int, times: int = 1) -> None:
+        """Count one forward pass, or several alike."""
+        self.int4_passes += plan.int4_passes * rows * times
+        self.all_passes += len(plan.gates) * rows * times
         read, weights = self._cost(plan)
-        self.bits_read += read
-        self.weights_read += weights
+        self.bits_read += read * times
+        self.weights_read += weights * times
 
     def _cost(self, plan: Plan) -> tuple[float, float]:
         if plan not in self._by_plan:

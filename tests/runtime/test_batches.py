@@ -154,10 +154,11 @@ def test_statistics_of_a_batch(sessions: tuple[Session, Session]) -> None:
     alone = [one.generate(prompt, drafter="self", draft_length=3, **COMMON) for prompt in PROMPTS]
     batch = five.generate(PROMPTS, drafter="self", draft_length=3, **COMMON)
     for ours, theirs in zip(batch, alone, strict=True):
-        for name in ("rounds", "drafted", "accepted", "verify_rounds", "int4_layer_share", "bits_read_per_weight"):
+        names = ("rounds", "drafted", "accepted", "acceptance_rate", "mean_draft_length", "verify_rounds")
+        for name in (*names, "int4_layer_share", "bits_read_per_weight"):
             assert getattr(ours.stats, name) == pytest.approx(getattr(theirs.stats, name)), name
-        assert [(e.source, e.round, e.int4_layers) for e in ours.events] == [
-            (e.source, e.round, e.int4_layers) for e in theirs.events
+        assert [(e.source, e.round, e.int4_layers, e.gear) for e in ours.events] == [
+            (e.source, e.round, e.int4_layers, e.gear) for e in theirs.events
         ]
         assert ours.stats.drafter == "self"
         assert ours.to_json()["stats"]["batch_sequences"] == 5

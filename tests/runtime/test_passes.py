@@ -48,6 +48,17 @@ def test_passes_add_up() -> None:
     assert counter.weights_read == 4 * 260.0
 
 
+def test_many_passes_alike_are_counted_at_once() -> None:
+    """A batch counts rounds first and passes at its end, with the same sums."""
+    plan = Plan((True, False, True))
+    bits = WeightBits(weights=(100, 100, 60), int4_bits=4.5)
+    one_by_one, at_once = PassCounter(bits), PassCounter(bits)
+    for _ in range(7):
+        one_by_one.add(plan, rows=3)
+    at_once.add(plan, rows=3, times=7)
+    assert at_once == one_by_one
+
+
 def test_weights_of_a_model() -> None:
     """Each gate stands for its layer's linears, the last for the head, tied or not."""
     config = ModelConfig(
