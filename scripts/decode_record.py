@@ -36,6 +36,9 @@ class Record:
     joules_by_phase: dict[str, float | None]
     energy_note: str | None
     fallbacks: tuple[str, ...]
+    model_drafted: int = 0  # of three levels: by the draft model for the INT4 target, and what that accepted
+    model_accepted: int = 0
+    direct_rounds: int = 0  # of three levels: rounds in which FP16 checked the draft model's tokens itself
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -70,7 +73,10 @@ def decode_one(session: Session, way: str, config: GenerationConfig, prompt: Pro
         rounds=stats.rounds,
         drafted=stats.drafted,
         accepted=stats.accepted,
-        read_bytes=(tally.target.bits_read + tally.draft.bits_read) / 8,
+        model_drafted=0 if stats.three_level is None else stats.three_level.model_drafted,
+        model_accepted=0 if stats.three_level is None else stats.three_level.model_accepted,
+        direct_rounds=0 if stats.three_level is None else stats.three_level.direct_rounds,
+        read_bytes=sum(passes.bits_read for passes in (tally.target, *tally.drafts)) / 8,
         joules=None if energy is None else energy.joules,
         joules_above_idle=None if energy is None else energy.joules_above_idle,
         joules_by_phase={} if energy is None else energy.by_phase,
@@ -132,6 +138,12 @@ class Summary:
         chosen = [record for record in self.records if kind is None or record.kind == kind]
         drafted = sum(record.drafted for record in chosen)
         return sum(record.accepted for record in chosen) / drafted if drafted else None
+
+    @property
+    def level_acceptance(self) -> float | None:
+        """Return what share of the draft model's tokens the INT4 target accepted, None without three levels."""
+        drafted = sum(record.model_drafted for record in self.records)
+        return sum(record.model_accepted for record in self.records) / drafted if drafted else None
 
     def per_round(self, name: str) -> float:
         """Return the mean of a field of ``Record`` by round, 0 where there were no rounds."""

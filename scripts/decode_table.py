@@ -38,7 +38,7 @@ def speed_table(summaries: Mapping[str, Summary], *, read_gb_per_s: float | None
 def drafting_table(summaries: Mapping[str, Summary]) -> str:
     """Return one line per way that drafted: acceptance by kind of text, a round's tokens and times, joules by phase."""
     kinds = list(PromptKind)
-    head = ["decoding", "acceptance", *map(str, kinds), "tokens a round", "drafted a round"]
+    head = ["decoding", "acceptance", *map(str, kinds), "INT4 accepts", "tokens a round", "drafted a round"]
     head += ["draft ms", "verify ms", "draft J/token", "verify J/token"]
     lines = [_row(head), "|---" * len(head) + "|"]
     for name, summary in summaries.items():
@@ -47,6 +47,7 @@ def drafting_table(summaries: Mapping[str, Summary]) -> str:
         cells = [
             name,
             *(_number(summary.acceptance(kind), 2) for kind in (None, *kinds)),
+            _number(summary.level_acceptance, 2),
             f"{summary.tokens_a_round:.2f}",
             f"{summary.per_round('drafted'):.2f}",
             f"{1e3 * summary.per_round('draft_s'):.2f}",

@@ -161,6 +161,17 @@ def test_a_way_that_cannot_run(
     assert "int4: left out: no kernel takes this" in capsys.readouterr().out
 
 
+def test_levels_in_the_table(scripts: Callable[[str], ModuleType]) -> None:
+    """Three levels show what INT4 accepted of the draft model beside what FP16 accepted; other ways have a dash."""
+    record, summary = record_of(scripts), scripts("decode_record").Summary
+    three = summary([record(drafted=10, accepted=9, model_drafted=8, model_accepted=6) for _ in range(2)])
+    two = summary([record(drafted=10, accepted=5)])
+    assert (three.level_acceptance, two.level_acceptance) == (pytest.approx(0.75), None)
+    lines = scripts("decode_table").drafting_table({"three-level": three, "draft": two}).splitlines()
+    column = [cell.strip() for cell in lines[0].split("|")].index("INT4 accepts")
+    assert [line.split("|")[column].strip() for line in lines[2:]] == ["0.75", "-"]
+
+
 def test_summary_of_replies(scripts: Callable[[str], ModuleType]) -> None:
     """Rates and joules are totals over totals, acceptance is by kind of text, missing energy is not zero."""
     record = record_of(scripts)
