@@ -11,9 +11,10 @@ from edgeprec.errors import ConfigError
 from edgeprec.runtime.batch_benchmark import require_together, run_together, work_of
 from edgeprec.runtime.benchmark_case import Case, CaseKind, Corpus, Job
 from edgeprec.runtime.benchmark_energy import BETWEEN, repeat_energy
-from edgeprec.runtime.benchmark_repeat import Generated, Repeat, counted_tokens
+from edgeprec.runtime.benchmark_repeat import Generated, Repeat, Work, counted_tokens
 from edgeprec.runtime.energy import NoWindow
 from edgeprec.runtime.generation import Generation
+from edgeprec.runtime.reply import LevelStats
 from edgeprec.runtime.session import Session
 
 __all__ = ["run_case", "session_runs"]
@@ -104,10 +105,16 @@ def _generate(session: Session, case: Case, job: Job, window: object) -> tuple[G
         finish_reason=str(reply.finish_reason),
         text=reply.text,
         tokens=reply.tokens,
-        work=work_of(generation.tally, stats.drafter),
+        work=_with_levels(work_of(generation.tally, stats.drafter), stats.three_level),
         fallbacks=stats.fallbacks,
     )
     return one, stats.energy_note
+
+
+def _with_levels(work: Work, levels: LevelStats | None) -> Work:
+    if levels is None:
+        return work
+    return replace(work, level_drafted=levels.model_drafted, level_accepted=levels.model_accepted)
 
 
 def _cached(generation: Generation) -> int:

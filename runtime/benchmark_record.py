@@ -159,6 +159,9 @@ def _work(generated: Sequence[Generated]) -> dict[str, Any]:
     rounds = sum(work.rounds for work in works)
     return {
         "acceptance_rate": _ratio(sum(work.accepted for work in works), drafted),
+        "level_acceptance_rate": _ratio(
+            sum(work.level_accepted for work in works), sum(work.level_drafted for work in works)
+        ),
         "mean_draft_length": _ratio(drafted, rounds) if drafted else None,
         "drafted": drafted if works else None,
         "int4_layer_share": _ratio(sum(work.int4_passes for work in works), sum(work.all_passes for work in works)),

@@ -27,6 +27,8 @@ class Work:
     all_passes: int
     bits_read: float
     weights_read: float
+    level_drafted: int = 0  # of three levels: by the draft model for the INT4 target
+    level_accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,6 +77,16 @@ def test_every_repeat_decodes_the_same_tokens_in_every_mode(make_rig: MakeRig) -
     assert (exact[0].generated[0].work.drafter, plain[0].generated[0].work.drafter) == ("self", "none")
 
 
+def test_three_levels_are_counted(make_rig: MakeRig) -> None:
+    """What the draft model drafted for the INT4 target, and what that took, stands beside FP16's acceptance."""
+    config = replace(EXACT, drafting=replace(EXACT.drafting, drafter="model", three_level=True, draft_length=4))
+    case = Case(kind=CaseKind.DECODE, config=config, new_tokens=12)
+    work = run(make_rig("always", draft="always"), case, repeats=1)[0].generated[0].work
+    assert work.level_drafted > 0
+    assert work.level_accepted == work.level_drafted
+    assert work.drafter == "model"
+
+
 def test_a_prefill_is_never_answered_from_the_cache(make_rig: MakeRig) -> None:
     """Each repeat begins with another token, so all of its rows are computed, and they are what is divided."""
     rig = make_rig(max_rows=4)

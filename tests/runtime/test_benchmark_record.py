@@ -152,6 +152,14 @@ def test_work_is_added_before_it_is_divided() -> None:
     assert (record["mode"], record["drafter"], record["draft_length"]) == ("exact", "self", 3)
 
 
+def test_three_levels_have_an_acceptance_below() -> None:
+    """It is added up like FP16's; with two levels there is none."""
+    works = [make_work(level_drafted=drafted, level_accepted=accepted) for drafted, accepted in ((10, 9), (30, 3))]
+    record = record_of(*(make_repeat(make_generated(work=work)) for work in works))
+    assert record["level_acceptance_rate"] == pytest.approx(12 / 40)
+    assert record_of(make_repeat())["level_acceptance_rate"] is None
+
+
 def test_plain_decoding_has_no_drafter() -> None:
     """Nothing was drafted: acceptance is not known, and no length stands there."""
     plain = make_generated(work=make_work(drafter="none", drafted=0, accepted=0))
