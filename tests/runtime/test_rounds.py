@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeprec.calibration import Calibration
-from edgeprec.config import ControllerConfig, DrafterKind, DraftingConfig, Mode, SamplingConfig
+from edgeprec.config import ControllerConfig, DrafterKind, DraftingConfig, DraftRule, Mode, SamplingConfig
 from edgeprec.controller import Controller
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.drafter import Draft, SelfDrafter
@@ -29,10 +29,12 @@ HISTORY = [1, 2, 3, 4]
 
 @dataclass
 class ScriptedDrafter:
-    """Proposes the tokens of a script, then nothing."""
+    """Proposes the tokens of a script, then nothing; ``followed`` = the next one is there after so many tokens."""
 
     script: Sequence[int]
     name: str = "ngram"
+    entropy_bits: float | None = None
+    followed: int = 0
     lengths: list[int] = field(default_factory=list)
 
     def prefill(self, prompt: Sequence[int]) -> None:
@@ -42,7 +44,10 @@ class ScriptedDrafter:
         self, history: Sequence[int], pending: Sequence[int], plan: Plan | None, *, room: int = 1
     ) -> Draft | None:
         """Return the next token of the script."""
-        return Draft(self.script[len(pending)], None, None) if len(pending) < len(self.script) else None
+        if len(pending) >= len(self.script):
+            return None
+        margin = None if self.entropy_bits is None else 0.1
+        return Draft(self.script[len(pending)], self.entropy_bits, margin, is_followed=len(pending) < self.followed)
 
     def rewind(self, length: int) -> None:
         """Note the length."""
@@ -110,6 +115,17 @@ def make_bench(fake: ModuleType) -> Callable[..., Bench]:
 
 
 MakeBench = Callable[..., Bench]
+
+
+@pytest.mark.parametrize(("followed", "drafted"), [(0, 1), (1, 2), (9, 2)])
+def test_a_rule_ends_no_draft_before_tokens_that_are_there(make_bench: MakeBench, followed: int, drafted: int) -> None:
+    """A rule asks whether one more draft pays; a token that was paid for is read, as far as the cap of two allows."""
+    drafter = ScriptedDrafter([5, 6, 7, 8], entropy_bits=5.0, followed=followed)
+    drafting = {"draft_length": None, "rule": DraftRule.SVIP}
+    bench = make_bench(kind=DrafterKind.NGRAM, drafter=drafter, drafting=drafting)
+    records = [bench.run().record for _ in range(3)]
+    assert [record.stop_reason for record in records[:2]] == ["sample"] * 2
+    assert len(records[2].drafted) == drafted
 
 
 def test_one_fp16_pass_reads_the_last_token_and_all_pending(make_bench: MakeBench) -> None:
