@@ -126,3 +126,14 @@ def test_an_unverified_round_teaches_only_the_draft_step() -> None:
     costs = CostModel().updated(rung=0, drafted=1, draft_cost=2.0, rows=0, verify_cost=0.0)
     assert costs.draft_step() == pytest.approx(2.0)
     assert costs.verify == VerifyCost()
+
+
+def test_an_expected_step_only_makes_drafts_cheaper() -> None:
+    """What longer drafts are expected to cost a token stands for a dearer measurement, never for a cheaper one."""
+    measured = CostModel().updated(rung=0, drafted=2, draft_cost=0.8, rows=3, verify_cost=1.0)
+    assert measured.with_step(None) == measured
+    assert measured.with_step(0.1).draft_step() == pytest.approx(0.1)
+    assert measured.with_step(0.9).draft_step() == pytest.approx(0.4)
+    assert measured.with_step(0.1).draft_samples() == measured.draft_samples()
+    assert measured.with_step(0.1).verify == measured.verify
+    assert CostModel().with_step(0.1).draft_step() is None
