@@ -69,6 +69,7 @@ class TorchEngine:
         self._context_tokens = info.context_tokens
         self._sequences = int(model.cache[0].keys.shape[0])
         self._passes = 0
+        self._rounds: dict[tuple[int, int], BatchRounds] = {}  # graphs know their buffers: they live with the engine
 
     @property
     def info(self) -> EngineInfo:
@@ -125,7 +126,10 @@ class TorchEngine:
 
         if drafter is not None and not isinstance(drafter, TorchEngine):
             return None
-        return TorchRounds(self, drafter, vocabulary=vocabulary)
+        key = (id(drafter), vocabulary)
+        if key not in self._rounds:
+            self._rounds[key] = TorchRounds(self, drafter, vocabulary=vocabulary, serial=len(self._rounds))
+        return self._rounds[key]
 
     def forward(self, tokens: Sequence[int], *, position: int, plan: Plan) -> DeviceStep:
         """Run ``tokens`` at ``position`` of sequence 0; see the protocol."""
@@ -194,6 +198,7 @@ class TorchEngine:
     def close(self) -> None:
         """Let go of the model, its cache and its graphs; calling it twice is harmless."""
         self._graphs.clear()
+        self._rounds.clear()
         self._model = None
 
     def _verify_pass(self, model: TorchModel, key: _PassKey) -> None:

@@ -26,22 +26,26 @@ _OUTPUTS = 2 * MAX_BATCH_DRAFT + 1
 class _RoundKey(NamedTuple):
     """What distinguishes one kind of round from another."""
 
+    serial: int  # whose buffers
     slots: int
     first_rows: int
     cap: int
     draft_gates: tuple[bool, ...]
     gates: tuple[bool, ...]
     span: int
-    vocabulary: int
 
 
 class TorchRounds:
-    """Rounds of ``target``, drafted by ``drafter``: another engine on the same device, the target itself, or nobody."""
+    """Rounds of ``target``, drafted by ``drafter``: another engine on the same device, the target itself, or nobody.
 
-    def __init__(self, target: TorchEngine, drafter: TorchEngine | None, *, vocabulary: int) -> None:
+    A captured round knows the buffers it was captured with: ``serial`` tells the rounds of one engine apart, and they
+    live as long as its graphs.
+    """
+
+    def __init__(self, target: TorchEngine, drafter: TorchEngine | None, *, vocabulary: int, serial: int = 0) -> None:
         device = target.model.buffers.statistics.device
         self._target, self._drafter = target, drafter
-        self._vocabulary = vocabulary
+        self._vocabulary, self._serial = vocabulary, serial
         self._is_gpu = device.type == "cuda"
         inputs, outputs = ((2, _INPUTS * target.sequences), (3, _OUTPUTS * target.sequences))
         self._host_inputs = torch.zeros(inputs, dtype=torch.int32, pin_memory=self._is_gpu)
@@ -101,9 +105,7 @@ class TorchRounds:
     def _key(self, work: RoundWork) -> _RoundKey:
         gates = () if work.draft_plan is None else work.draft_plan.gates
         span = self._target.span_of(work.longest)
-        return _RoundKey(
-            work.slots, work.first.shape[1], work.cap, gates, work.plan.gates, span, self._vocabulary if work.cap else 0
-        )
+        return _RoundKey(self._serial, work.slots, work.first.shape[1], work.cap, gates, work.plan.gates, span)
 
     def _put(self, work: RoundWork) -> None:
         """Lay out the drafter's rows, then the target's; what it drafts is filled in on the device."""
@@ -150,7 +152,7 @@ class TorchRounds:
             if each > 1:
                 hidden = hidden.view(key.slots, each, -1)[:, -1].contiguous()
             logits = model.logits(hidden, is_int4=key.draft_gates[-1])
-            tokens = counted.statistics(logits, first=step * key.slots, vocabulary=key.vocabulary)
+            tokens = counted.statistics(logits, first=step * key.slots, vocabulary=self._vocabulary)
         return at
 
     def _with_outputs(self, model: TorchModel) -> TorchModel:

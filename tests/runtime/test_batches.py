@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from edgeprec.config import DraftingConfig, GenerationConfig, SamplingConfig
 from edgeprec.errors import ConfigError, EngineError
 from edgeprec.runtime import torch_model
 from edgeprec.runtime.batch_reply import BatchReply
+from edgeprec.runtime.engine_torch import TorchEngine
 from edgeprec.runtime.reply import FinishReason, Reply
 from edgeprec.runtime.session import Session
 
@@ -294,3 +295,31 @@ def test_gpu_lost_in_the_middle(sessions: tuple[Session, Session], monkeypatch: 
         with pytest.raises(EngineError, match="unspecified launch failure"):
             sessions[1].generate(PROMPTS, mode="fp16", **COMMON)
     assert len(sessions[1].generate(PROMPTS, mode="fp16", **COMMON)) == 5
+
+
+class ReplayedBody:
+    """What a CUDA graph is to its engine: the very body that was captured, with the buffers it had."""
+
+    def __init__(self, body: Callable[[], None]) -> None:
+        self.replay = body
+
+
+def test_graphs_of_one_batch_serve_the_next(sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds that were captured are replayed in later batches, whoever drafts, on the buffers they know."""
+    one, five = sessions
+    engine = five.batches.engine
+    assert isinstance(engine, TorchEngine)
+    monkeypatch.setattr(engine.graphs, "capture", ReplayedBody)
+    common: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True}
+    alone = [one.generate(prompt, mode="fp16", **common) for prompt in PROMPTS]
+    for settings in (
+        {"drafter": "self", "draft_length": 2},
+        {"drafter": "model", "draft_length": 2},
+        {"drafter": "self", "draft_length": 2},
+        {"mode": "fp16"},
+        {"drafter": "model", "draft_length": 2},
+    ):
+        for _ in range(3):
+            same(five.generate(PROMPTS, **settings, **common), alone)
+    assert engine.graph_report.captured > 3
+    engine.graphs.clear()
