@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import Any
 
 from edgeprec.calibration import Calibration
-from edgeprec.config import DrafterKind, GenerationConfig, Mode, with_overrides
+from edgeprec.config import DrafterKind, GenerationConfig, Mode, Objective, with_overrides
 from edgeprec.controller import Controller
 from edgeprec.devices.window import Window
 from edgeprec.errors import ConfigError
@@ -84,6 +84,7 @@ class BatchGenerator:
     is_over: Callable[[Sequence[BatchSequence]], bool] = lambda sequences: False
     costs: dict[DrafterKind, BatchCosts] = field(default_factory=dict)
     window: NoWindow | Window | None = None  # of the last batch
+    last: BatchReply | None = None  # the last batch, also one that an error broke off: the texts so far
 
     @property
     def engine(self) -> Engine:
@@ -184,8 +185,8 @@ class BatchGenerator:
         finally:
             for sequence in sequences:
                 sequence.settle(end_ns=self.clock(), reason=reason)
-        energy, note = self._energy(window, sequences)
-        return self._reply(kind, decoder, energy, note)
+            self.last = self._reply(kind, decoder, *self._energy(window, sequences))
+        return self.last
 
     def _sequence(self, index: int, prompt: tuple[int, ...], config: GenerationConfig) -> BatchSequence:
         kind = self.kind_of(config)
@@ -307,6 +308,8 @@ def _notes(sequence: BatchSequence, decoder: BatchDecoder) -> Iterator[str]:
     fixed = sequence.config.drafting.draft_length
     if sequence.config.mode is Mode.EXACT and fixed is not None and fixed > decoder.largest_cap:
         yield f"drafts of {fixed} tokens were cut to {decoder.largest_cap}: a batch has eight rows a sequence"
+    if sequence.wants_drafts and fixed is None and sequence.config.drafting.objective is not Objective.SPEED:
+        yield f"objective {sequence.config.drafting.objective} follows speed in a batch: only whole rounds are timed"
     policy = decoder.policy
     if policy is not None and policy.rounds_off:
         yield (

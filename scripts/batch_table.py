@@ -19,11 +19,11 @@ def way_of(record: Record) -> str:
 
 
 def batch_table(records: Sequence[Record]) -> str:
-    """Return a Markdown table, batch by batch, with ratios to FP16 of the same batch."""
+    """Return a Markdown table, batch by batch, with ratios to FP16 of the same batch; J/token holds prefill too."""
     lines = [
-        "| batch | decoding | tokens/s | over fp16 | a sequence | J/token | over fp16 | above idle | accepted | tokens "
-        "a round | W |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| batch | decoding | tokens/s | over fp16 | a sequence | J/token | decoding alone | over fp16 | above idle | "
+        "accepted | tokens a round | W |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for batch in sorted({record["test"]["sequences"] for record in records}):
         found = [record for record in records if record["test"]["sequences"] == batch]
@@ -41,6 +41,7 @@ def _row(record: Record, base: Record | None) -> str:
         _number(_ratio(_rate(record), _rate(base)), ".2f", "x"),
         _number(batch["tokens_per_s_per_sequence"], ".1f"),
         _spread(None if energy is None else energy["joules_per_token"], 4),
+        _spread(None if energy is None else energy["decode_joules_per_token"], 4),
         _number(_ratio(_joules(record), _joules(base)), ".2f", "x"),
         _spread(None if energy is None else energy["joules_per_token_above_idle"], 4),
         _number(record["acceptance_rate"], ".2f"),
@@ -81,9 +82,12 @@ def _rate(record: Record | None) -> float | None:
 
 
 def _joules(record: Record | None) -> float | None:
-    if record is None or record["energy"] is None or record["energy"]["joules_per_token"] is None:
+    """Return the joules a token of decoding, like the speed; those of everything where the phases are not known."""
+    energy = None if record is None else record["energy"]
+    if energy is None:
         return None
-    return float(record["energy"]["joules_per_token"]["mean"])
+    found = energy["decode_joules_per_token"] or energy["joules_per_token"]
+    return None if found is None else float(found["mean"])
 
 
 def _ratio(value: float | None, base: float | None) -> float | None:

@@ -337,7 +337,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--lengths", type=_counts, default=[1, 3, 5], metavar="LIST", help="fixed draft lengths")
     parser.add_argument("--only", type=lambda text: text.split(","), metavar="LIST", help="such as fp16,K=5,adaptive")
     parser.add_argument("--prompt-tokens", type=int, default=128)
-    parser.add_argument("--tokens", type=int, default=384)
+    parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--seconds", type=float, default=10.0, help="of measuring a repeat")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--limit-s", type=float, help="stop after so many seconds and print what there is")

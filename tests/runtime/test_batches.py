@@ -186,6 +186,12 @@ def test_slots_come_free(sessions: tuple[Session, Session]) -> None:
     assert (slots[0], slots[-1]) == (5, 1)
 
 
+def test_objective_energy_says_what_it_does(sessions: tuple[Session, Session]) -> None:
+    """Nothing measures a round's parts in a batch, so it follows speed, which is said."""
+    batch = sessions[1].generate(PROMPTS[:2], drafter="self", objective="energy", **COMMON)
+    assert any("objective energy follows speed in a batch" in note for note in batch.stats.fallbacks)
+
+
 def test_drafts_longer_than_a_batch_has_rows_for(sessions: tuple[Session, Session]) -> None:
     """They are cut, which is said; the texts stay."""
     one, five = sessions
@@ -279,7 +285,7 @@ def test_logits_of_nan_are_refused(sessions: tuple[Session, Session], monkeypatc
 
 
 def test_gpu_lost_in_the_middle(sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error comes out, and the session goes on."""
+    """The error comes out, the texts so far are kept, and the session goes on."""
     calls = 0
     norm = torch_model.rms_norm
 
@@ -294,6 +300,13 @@ def test_gpu_lost_in_the_middle(sessions: tuple[Session, Session], monkeypatch: 
         broken.setattr(torch_model, "rms_norm", lost)
         with pytest.raises(EngineError, match="unspecified launch failure"):
             sessions[1].generate(PROMPTS, mode="fp16", **COMMON)
+    kept = sessions[1].batches.last
+    assert kept is not None
+    whole = sessions[1].generate(PROMPTS, mode="fp16", **COMMON)
+    for broken_off, reply in zip(kept, whole, strict=True):
+        assert broken_off.finish_reason is FinishReason.ERROR
+        assert 0 < len(broken_off.tokens) < 30
+        assert broken_off.tokens == reply.tokens[: len(broken_off.tokens)]
     assert len(sessions[1].generate(PROMPTS, mode="fp16", **COMMON)) == 5
 
 

@@ -117,6 +117,7 @@ def with_energy(record: dict[str, Any], rate: float, joules: float) -> dict[str,
     energy = {
         "joules_per_token": spread,
         "joules_per_token_above_idle": spread,
+        "decode_joules_per_token": spread,
         "watts": {"mean": 500.0, "stdev": 1.0, "count": 2},
         "plus_minus_joules": 1.0,
         "tokens": 1000,
