@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from edgeprec.calibration import AgreementGrid, Calibration
-from edgeprec.config import ControllerConfig, DrafterKind, DraftingConfig, GenerationConfig, Mode
+from edgeprec.config import ControllerConfig, DrafterKind, DraftingConfig, GenerationConfig, Mode, Objective
 from edgeprec.controller import Controller
 from edgeprec.decision import DraftVerdict, RoundPolicy, Verification
 from edgeprec.levels import LevelController, LevelMemory, level_controller
@@ -79,6 +79,7 @@ class Device3:
     text: Text
     device: Device
     clock: Clock
+    draft_watts: float | None = None  # None = energy is not measured; FP16 takes 100
 
     def run(self, policy: RoundPolicy, *, kind: DrafterKind) -> float:
         """Decode to the end of the text and return the speed over plain FP16."""
@@ -134,8 +135,15 @@ class Device3:
                 rows=drafted + 1,
                 draft_ns=draft_ns,
                 verify_ns=verify_ns,
+                draft_mj=None if self.draft_watts is None else self.draft_watts * draft_ns * 1e-6,
+                verify_mj=self._verify_mj(policy, verify_ns),
             )
         )
+
+    def _verify_mj(self, policy: RoundPolicy, verify_ns: int) -> float | None:
+        if self.draft_watts is None:
+            return None
+        return (100.0 if isinstance(policy, LevelController) else self.draft_watts) * verify_ns * 1e-6
 
 
 CONFIG = GenerationConfig(drafting=DraftingConfig(three_level=True, max_draft_length=15))
@@ -242,6 +250,22 @@ def test_what_was_learned_is_carried_on() -> None:
     Device3(make_text(2, 200, int4=int4, model=model), device, Clock(2)).run(second, kind=DrafterKind.MODEL)
     assert second.tally(Route.DIRECT).rounds == 0
     assert second.tally(Route.INT4).drafted > 4 * second.tally(Route.INT4).rounds
+
+
+@pytest.mark.parametrize(("watts", "longer"), [(20.0, True), (100.0, False)])
+def test_energy_counts_when_it_is_asked_for(watts: float, longer: bool) -> None:
+    """Where INT4 draws a fifth of FP16's power, drafts are longer for the joules than for the speed."""
+    device, int4, model = GPU, 0.93, 0.75
+    drafted = []
+    for objective in (Objective.SPEED, Objective.ENERGY):
+        config = replace(CONFIG, drafting=replace(CONFIG.drafting, objective=objective))
+        levels = make_levels(config=config)
+        text = make_text(5, 1200, int4=int4, model=model)
+        Device3(text, device, Clock(5), draft_watts=watts).run(levels, kind=DrafterKind.MODEL)
+        assert not any("follows speed" in note for note in levels.fallbacks)
+        tally = levels.tally(Route.INT4)
+        drafted.append(tally.drafted / tally.rounds)
+    assert (drafted[1] > 1.15 * drafted[0]) == longer, drafted
 
 
 def test_a_fixed_length_leaves_no_choice() -> None:
