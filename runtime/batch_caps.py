@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 __all__ = ["BatchCosts", "CapPolicy"]
 
-_TRIED_CAPS = (2, 5)  # what is timed first besides plain rounds
+_CAPS = (0, 1, 2, 3, 5, 7)  # what is chosen from: every cap is a graph of its own
+_TRIED_CAPS = (3, 5)  # what is timed first besides plain rounds
 _CLIP = 1.5
 _LEAST_RATE = 1 / 8
 _LEAST_SECONDS = 1e-9
@@ -161,11 +162,15 @@ class CapPolicy:
         plain, seconds = self.costs.seconds(slots, 0), self.costs.seconds(slots, cap)
         return plain is not None and seconds is not None and (cap + 1) * plain > seconds
 
+    @property
+    def _allowed(self) -> list[int]:
+        return [cap for cap in _CAPS if cap <= self.largest]
+
     def _decide(self, slots: int, members: Sequence[int]) -> None:
-        scores = [self.score(slots, cap, members) for cap in range(self.largest + 1)]
-        best = max(range(len(scores)), key=scores.__getitem__)
+        scores = {cap: self.score(slots, cap, members) for cap in self._allowed}
+        best = max(scores, key=scores.__getitem__)
         used = self._choice[1] if self._choice is not None and self._choice[0] == slots else None
-        if used and used <= self.largest and scores[best] <= _LEAST_CHANGE * scores[used]:
+        if used and used in scores and scores[best] <= _LEAST_CHANGE * scores[used]:
             best = used
         if scores[best] <= _LEAST_GAIN * scores[0]:
             best = 0
@@ -179,7 +184,7 @@ class CapPolicy:
             return 0
         self._since_probe = 0
         self._probe_every = min(2 * self._probe_every, _LONGEST_PROBE)
-        if not any(self._can_pay(slots, cap) for cap in range(1, self.largest + 1)):
+        if not any(self._can_pay(slots, cap) for cap in self._allowed if cap):
             return 0
         for rate in (self.pooled, *self._rates.values()):
             rate.add(accepted=0, tested=0, keep=_PROBE_KEEP)

@@ -81,7 +81,7 @@ def test_what_full_acceptance_cannot_pay_is_not_tried_again() -> None:
     """A round of K drafts that takes longer than K + 1 plain ones needs no more trials."""
     machine = Machine(line(1.0, 3.0, 1.1), [0.99] * 4)
     machine.run(CapPolicy(BatchCosts(), LARGEST), 600)
-    assert [cap for cap in machine.caps if cap] == [2, 2]
+    assert [cap for cap in machine.caps if cap] == [3, 3]
 
 
 def test_another_text_turns_it_on_again() -> None:
