@@ -167,8 +167,9 @@ def open_bench(
     )
     idle: dict[str, Any] = {"watts": None, "seconds": 0.0, "power_mode": None, "note": "no meter: this is no GPU"}
     if meter is not None:
-        torch.cuda.synchronize()
-        time.sleep(1.0)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+            time.sleep(1.0)
         found = meter.measure_idle(IDLE_S)
         idle = {"watts": found.watts, "seconds": found.seconds, "power_mode": found.power_mode, "note": found.note}
     info, small = target.engine.info, target.checkpoint

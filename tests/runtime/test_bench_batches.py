@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from edgeprec.bench_results import read_sweeps
+from edgeprec.devices import simulated
+from edgeprec.devices.meter import Meter
 from edgeprec.projection import Load, project
 
 
@@ -109,6 +111,29 @@ def test_way_that_cannot_run_is_left_out(
     monkeypatch.setattr(script.Bench, "run", broken)
     assert [record["mode"] for record in read(sweep("--batches", "2", "--only", "fp16,int4"))] == ["fp16"]
     assert "left out: CUDA out of memory" in capsys.readouterr().out
+
+
+def test_joules_of_a_sweep(
+    script: ModuleType, sweep: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A meter's total over each window, prefill and decoding apart, idle subtracted, in the file and in the table."""
+    open_bench = script.open_bench
+    monkeypatch.setattr(script, "IDLE_S", 0.4)
+    with simulated("agx-orin") as board:
+
+        def with_meter(target: Any, draft: Any, meter: Any, *rest: Any) -> Any:
+            return open_bench(target, draft, Meter(board.sensor(), period_ms=20), *rest)
+
+        monkeypatch.setattr(script, "open_bench", with_meter)
+        (record,) = read(sweep("--batches", "2", "--only", "fp16", "--seconds", "0.6"))
+    energy = record["energy"]
+    assert energy["tokens"] > 2 * 8
+    assert 0.0 < energy["decode_joules_per_token"]["mean"] < energy["joules_per_token"]["mean"]
+    assert energy["joules_per_token_above_idle"]["mean"] < energy["joules_per_token"]["mean"]
+    assert {"prefill", "decode", "between"} <= set(energy["by_phase"])
+    assert f"| {energy['joules_per_token']['mean']:.4f} |" in capsys.readouterr().out
+    (found,), _ = read_sweeps(json.dumps(record), where="sweep.jsonl")
+    assert found.points[2].joules_per_token.value == energy["joules_per_token"]["mean"]
 
 
 def with_energy(record: dict[str, Any], rate: float, joules: float) -> dict[str, Any]:
