@@ -78,6 +78,7 @@ def main() -> None:
         device=device,
         group_size=arguments.group_size,
         context_tokens=arguments.context,
+        keeps_draft_grid=arguments.keep_draft_grid,
     )
     is_measured = device.type == "cuda" and not arguments.check_identical
     session = open_session(target, draft, Meter(detect("nvml").sensor) if is_measured else None)
@@ -206,7 +207,7 @@ def report(run: Run, target: LoadedModel, draft: LoadedModel | None) -> str:
     lines = [
         f"{about['device']}, target {about['target']}, draft {about['draft']}, batch 1, greedy, {about['tokens']} "
         f"tokens after each of {'/'.join(map(str, counts))} prompts ({about['set']}, {len(run.prompts)} planned), "
-        f"context {about['context_tokens']}, INT4 group {about['group_size']}",
+        f"context {about['context_tokens']}",
         f"read bandwidth {'not measured' if of_read is None else f'{of_read:.0f} GB/s'}; "
         f"idle {'not measured' if idle_watts is None else f'{idle_watts:.0f} W'}",
         "",
@@ -296,6 +297,7 @@ def _about(
         "read_gb_per_s": read_gb_per_s,
         "idle_watts": idle,
         "group_size": arguments.group_size,
+        "keeps_draft_grid": arguments.keep_draft_grid,
         "context_tokens": arguments.context,
         "tokens": arguments.tokens,
         "set": arguments.set,
@@ -305,7 +307,7 @@ def _about(
 
 def _shape_note(model: LoadedModel, shape: str) -> str:
     name = model.checkpoint.name
-    size = f"{model.config.num_layers} layers, width {model.config.hidden_size}"
+    size = f"{model.config.num_layers} layers, width {model.config.hidden_size}, INT4 group {model.group_size}"
     return f"{name} ({size})" if shape == "none" else f"{name} at {shape} shape ({size})"
 
 
@@ -317,6 +319,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--shape", choices=SHAPES, default="8b", help="tiny = a little larger than the models")
     parser.add_argument("--group-size", type=int, choices=GROUP_SIZES, default=128)
+    parser.add_argument(
+        "--keep-draft-grid", action="store_true", help="widen the draft along its own axes, INT4 in blocks of 32"
+    )
     parser.add_argument("--set", choices=PROMPT_SETS, default="short")
     parser.add_argument("--prompts", type=int, help="only so many of the set")
     parser.add_argument("--tokens", type=int, default=256)

@@ -27,6 +27,8 @@ from edgeprec.vocabulary import Vocabulary, require_same_vocabulary
 
 __all__ = ["SHAPES", "LoadedModel", "PairShape", "load_pair", "open_drafter", "shape_of"]
 
+DRAFT_GROUP_SIZE = 32  # what ``edgeprec distill`` trains for
+
 
 @dataclass(frozen=True, slots=True)
 class PairShape:
@@ -60,9 +62,18 @@ class LoadedModel:
 
 
 def load_pair(
-    source: Path, draft: Path | None, *, shape: PairShape, device: torch.device, group_size: int, context_tokens: int
+    source: Path,
+    draft: Path | None,
+    *,
+    shape: PairShape,
+    device: torch.device,
+    group_size: int,
+    context_tokens: int,
+    keeps_draft_grid: bool = False,
 ) -> tuple[LoadedModel, LoadedModel | None]:
     """Load a target and, where there is one, its draft; a draft may share its target's embedding and head.
+
+    ``keeps_draft_grid`` widens the draft along its own axes with INT4 in the blocks it was distilled for.
 
     Raises:
         ConfigError: a checkpoint cannot be used, does not fit into the shape, or was made for another target.
@@ -70,7 +81,10 @@ def load_pair(
     small = open_checkpoint(str(source))
     drafter = None if draft is None else open_drafter(draft, small)
     target = _load(small, shape.target, device, group_size, context_tokens)
-    return target, None if drafter is None else _load(drafter, shape.draft, device, group_size, context_tokens)
+    if drafter is None:
+        return target, None
+    draft_size = DRAFT_GROUP_SIZE if keeps_draft_grid else group_size
+    return target, _load(drafter, shape.draft, device, draft_size, context_tokens, has_own_axes=keeps_draft_grid)
 
 
 def shape_of(small: ModelConfig, shape: ModelConfig | str | None) -> ModelConfig | None:
@@ -111,13 +125,19 @@ def _vocabulary(model: Checkpoint) -> Vocabulary:
 
 
 def _load(
-    small: Checkpoint, shape: ModelConfig | str | None, device: torch.device, group_size: int, context_tokens: int
+    small: Checkpoint,
+    shape: ModelConfig | str | None,
+    device: torch.device,
+    group_size: int,
+    context_tokens: int,
+    *,
+    has_own_axes: bool = False,
 ) -> LoadedModel:
     config, wide = small.config, shape_of(small.config, shape)
     source: WeightSource = CheckpointSource(small, device, group_size=group_size)
     if wide is not None:
         config = widened_config(small.config, wide)
-        source = WidenedSource(source, small.config, config, device, group_size=group_size)
+        source = WidenedSource(source, small.config, config, device, group_size=group_size, has_own_axes=has_own_axes)
     if context_tokens > config.max_positions:
         raise ConfigError(f"context is {context_tokens}, the model was made for {config.max_positions}: lower it")
     form = form_of(config, device=device, group_size=group_size, has_zeros=False, context_tokens=context_tokens)

@@ -71,7 +71,10 @@ def widened_config(small: ModelConfig, shape: ModelConfig) -> ModelConfig:
 class WidenedSource:
     """The weights of ``small``, a source of a model of ``small_config``, at the shapes of ``config``.
 
-    ``config`` is what ``widened_config`` returned. Everything is computed on ``device``, in float32.
+    ``config`` is what ``widened_config`` returned. Everything is computed on ``device``, in float32. With
+    ``has_own_axes`` Q is [1; 0], norms stay where they are and blocks of INT4 hold the small model's values: what a
+    draft has learned for its grid is kept. Rows of o and down beyond the small model's width are zero then, in the
+    layers that write.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class WidenedSource:
         *,
         group_size: int = 128,
         seed: int = 0,
+        has_own_axes: bool = False,
     ) -> None:
         self._small = small
         self._from = small_config
@@ -91,12 +95,25 @@ class WidenedSource:
         self._group_size = group_size
         generator = torch.Generator().manual_seed(seed)  # the same on every device
         draw = torch.randn(config.hidden_size, small_config.hidden_size, generator=generator)
-        self._q = torch.linalg.qr(draw).Q.to(device)  # [D', D]
+        q = torch.eye(*draw.shape) if has_own_axes else torch.linalg.qr(draw).Q
+        self._q = q.to(device)  # [D', D]
+        self._has_own_axes = has_own_axes
         self._narrowing = math.sqrt(small_config.hidden_size / config.hidden_size)
 
     def vector(self, name: str) -> torch.Tensor:
-        """Return a norm's weights, which are ones: the next linear has taken them in."""
-        return torch.ones(self._to.hidden_size, device=self._device)
+        """Return a norm's weights: ones, where the next linear has taken them in."""
+        ones = torch.ones(self._to.hidden_size, device=self._device)
+        if not self._has_own_axes:
+            return ones
+        ones[: self._from.hidden_size] = self._gain(name)
+        return ones * self._narrowing
+
+    def _gain(self, norm: str) -> torch.Tensor:
+        """Return the small model's norm; a layer on top has that of the layer it is made of."""
+        if norm != "final_norm":
+            _, index, part = norm.split(".")
+            norm = f"layers.{int(index) % self._from.num_layers}.{part}"
+        return self._small.vector(norm).to(self._device)
 
     def matrix(self, name: str) -> torch.Tensor:
         """Return an FP16 linear as [N, K], or the embedding [V, D]."""
@@ -117,7 +134,7 @@ class WidenedSource:
     def _neutral(self, layer: int, linear: str) -> torch.Tensor:
         """Return a linear of a layer that adds nothing, made of the weights of ``layer``."""
         if linear == "o":
-            return self._linear(layer, linear)
+            return self._dense_rows(self._linear(layer, linear))
         weight = self._read(f"layers.{layer}.{linear}")
         if linear == "qkv":
             weight[-self._from.kv_size :] = 0.0
@@ -129,7 +146,7 @@ class WidenedSource:
             up = up * _NEUTRAL_SCALE
             wide = torch.cat((gate[units], gate[units], up[units], up[units]))
         else:
-            once = self._q @ weight[:, units]
+            once = self._dense_rows(self._q @ weight[:, units])
             wide = torch.cat((once, -once), dim=1)
         if half % self._group_size == 0 and 2 * half == self._to.intermediate_size:
             return wide
@@ -150,8 +167,15 @@ class WidenedSource:
         return self._q @ (weight / copies)[:, units]
 
     def _reader(self, weight: torch.Tensor, norm: str) -> torch.Tensor:
-        gain = self._small.vector(norm).to(self._device)
-        return (weight * gain) @ self._q.t() * self._narrowing
+        if self._has_own_axes:  # further columns meet zeros: they may hold anything
+            return weight[:, torch.arange(self._to.hidden_size, device=self._device) % self._from.hidden_size]
+        return (weight * self._gain(norm)) @ self._q.t() * self._narrowing
+
+    def _dense_rows(self, weight: torch.Tensor) -> torch.Tensor:
+        """Fill the rows of a writer that adds nothing, where its own axes leave zeros."""
+        if not self._has_own_axes:
+            return weight
+        return weight[torch.arange(self._to.hidden_size, device=self._device) % self._from.hidden_size]
 
     def _heads(self, qkv: torch.Tensor) -> torch.Tensor:
         """Spread rows of q | k | v over the heads there are."""

@@ -189,14 +189,22 @@ def test_summary_of_replies(scripts: Callable[[str], ModuleType]) -> None:
     assert summary.identical_to([replace(prose, tokens=(9,)), code]) == 1
 
 
-def test_widened_draft_is_the_narrow_one(scripts: Callable[[str], ModuleType], pair: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize("keeps_grid", [False, True])
+def test_widened_draft_is_the_narrow_one(
+    scripts: Callable[[str], ModuleType], pair: tuple[Path, Path], keeps_grid: bool
+) -> None:
     """A draft that shares its target's embedding gives its logits at a larger shape; layers on top add nothing."""
     decode_pair = scripts("decode_pair")
     text = [int(token) for token in np.random.default_rng(5).integers(0, 288, 40)]
     logits = {}
     for shape in ("none", "tiny"):
         _, draft = decode_pair.load_pair(
-            *pair, shape=decode_pair.SHAPES[shape], device=CPU, group_size=32, context_tokens=64
+            *pair,
+            shape=decode_pair.SHAPES[shape],
+            device=CPU,
+            group_size=32,
+            context_tokens=64,
+            keeps_draft_grid=keeps_grid,
         )
         layers = draft.config.num_layers
         for kind in Precision:

@@ -95,6 +95,29 @@ def test_layers_on_top(
     assert bool(o.any())
 
 
+def test_own_axes(widen: ModuleType, checkpoints: ModuleType, tmp_path: Path) -> None:
+    """Along its own axes a model keeps its grid: INT4 gives the small model's INT4 logits, not only FP16's."""
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_heads": 2, "num_kv_heads": 1, "head_dim": 32}
+    made = checkpoints.make_checkpoint(tmp_path / "small", "llama", num_layers=2, dtype="fp16", **sizes)
+    bundle = Bundle.open(edgeprec.export_bundle(made, tmp_path / "small.edgeprec"))
+    small, logits = bundle.target.architecture, {}
+    larger = {"hidden_size": 96, "intermediate_size": 128, "num_heads": 4, "num_kv_heads": 2, "head_dim": 32}
+    for config in (replace(small, tied_embeddings=False), widen.widened_config(small, shape(small, **larger))):
+        source = widen.WidenedSource(
+            BundleSource(bundle.target, CPU), small, config, CPU, group_size=32, has_own_axes=True
+        )
+        form = form_of(config, device=CPU, group_size=32, has_zeros=False, context_tokens=100)
+        _, engine = build_engine(source, form, Arena(form.arena_bytes, CPU))
+        for kind in Precision:
+            plan = Plan.uniform(kind, num_layers=config.num_layers)
+            logits[config.num_layers, kind] = engine.forward(TEXT, position=0, plan=plan).logits.copy()
+    plain = open_torch_pair(bundle, context_tokens=100, provider="cpu")[0]
+    expected = plain.forward(TEXT, position=0, plan=Plan.uniform(Precision.FP16, num_layers=2)).logits
+    np.testing.assert_allclose(logits[4, Precision.FP16], expected, atol=0.01)
+    np.testing.assert_allclose(logits[4, Precision.INT4], logits[2, Precision.INT4], atol=0.01)
+    assert np.abs(logits[2, Precision.INT4] - logits[2, Precision.FP16]).max() > 0.05
+
+
 @pytest.mark.parametrize(
     "changes", [{"hidden_size": 40}, {"num_layers": 2}, {"num_kv_heads": 1}, {"head_dim": 18}, {"num_heads": 3}]
 )
