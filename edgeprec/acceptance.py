@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 
 from edgeprec.calibration import ENTROPY_EDGES_BITS, MARGIN_EDGES, AgreementGrid, cell_index
-from edgeprec.thresholds import cell_rates
+from edgeprec.thresholds import cell_rates, falling
 
 __all__ = ["UNSEEN_CELL", "AcceptanceTable", "DraftProfile", "expected_tokens", "table_cell"]
 
@@ -26,6 +26,7 @@ UNSEEN_CELL = _CELLS  # of tokens from a drafter that shows no logits (n-gram lo
 _PRIOR_TOKENS = 20.0
 _GUESS_TOKENS = 2.0  # the same for a guess
 _PLACE_TOKENS = 4.0  # what the rest of the draft may weigh in one place
+_ROW_TOKENS = 4.0  # what the overall rate weighs in an entropy bin
 _NATS_PER_BIT = 0.6931471805599453
 
 
@@ -104,6 +105,20 @@ class AcceptanceTable:
     def mean_rate(self) -> float:
         """Return the acceptance to expect of a token not yet drafted."""
         return sum(rate * share for rate, share in zip(self.rates, self.frequencies, strict=True))
+
+    @property
+    def rates_by_entropy(self) -> tuple[float, ...]:
+        """Return the acceptance seen in each entropy bin [8], never rising with entropy.
+
+        A bin not met yet has the rate of all: it is tried, not given up on a guess. Nothing met at all = 1 everywhere.
+        """
+        trials = [sum(self.trials[row : row + _COLUMNS]) for row in range(0, _CELLS, _COLUMNS)]
+        accepted = [sum(self.accepted[row : row + _COLUMNS]) for row in range(0, _CELLS, _COLUMNS)]
+        overall = sum(accepted) / sum(trials) if sum(trials) else 1.0
+        rates = [
+            (good + _ROW_TOKENS * overall) / (count + _ROW_TOKENS) for good, count in zip(accepted, trials, strict=True)
+        ]
+        return falling(rates, [count + _ROW_TOKENS for count in trials])
 
     def updated(self, cells: Sequence[int], *, accepted: int) -> AcceptanceTable:
         """Count a verified draft: ``cells`` of its tokens in order, of which the first ``accepted`` were accepted."""

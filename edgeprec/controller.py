@@ -33,7 +33,7 @@ from edgeprec.governor import PowerBias
 from edgeprec.precision import Plan, Precision
 from edgeprec.speculation import CapPlan, Learned, RoundResult, Speculation
 from edgeprec.stop_rules import StopReason, adaedl_stops, svip_stops
-from edgeprec.thresholds import entropy_rates, highest_paying_bits
+from edgeprec.thresholds import MAX_ENTROPY_BITS, entropy_rates, highest_paying_bits
 
 __all__ = ["Controller", "Decision", "DraftVerdict", "Verification", "guard_notes"]
 
@@ -84,9 +84,10 @@ class Controller:
         self._drafting = drafting
         self._drafter = drafter
         self._grid = _drafter_grid(calibration, drafter)
-        self._band = _band(config, calibration)
-        self._moves_theta_high = config.theta_high_bits is None and self._grid is not None
-        self._rates = () if self._grid is None else entropy_rates(self._grid)
+        learns_theta_high = calibration is None and mode is Mode.EXACT and drafter in _MODELS
+        self._band = _band(config, calibration, is_open=learns_theta_high)
+        self._moves_theta_high = config.theta_high_bits is None and (learns_theta_high or self._grid is not None)
+        self._rates = None if self._grid is None else entropy_rates(self._grid)
         self._theta_low_bits = self._band.theta_low_bits
         self._has_default_band = calibration is None and None in (config.theta_low_bits, config.theta_high_bits)
         order = None if calibration is None else calibration.layer_order
@@ -253,7 +254,7 @@ class Controller:
             return
         costs = self._speculation.step_costs
         if costs is not None:
-            high = highest_paying_bits(self._rates, costs)
+            high = highest_paying_bits(self._rates or self.learned.table.rates_by_entropy, costs)
             low = min(self._theta_low_bits, high)
             self._band = replace(self._band, theta_low_bits=low, theta_high_bits=high)
 
@@ -332,6 +333,8 @@ class Controller:
         if not self._has_default_band or self._mode not in (Mode.GATED, Mode.EXACT, Mode.BOUNDED):
             return None
         low, high = self._band.theta_low_bits, self._band.theta_high_bits
+        if self._moves_theta_high:
+            return "this bundle has no calibration: the entropy thresholds follow what FP16 accepts"
         return f"this bundle has no calibration: the entropy thresholds are {low} and {high} bits"
 
 
@@ -350,8 +353,10 @@ def _drafter_grid(calibration: Calibration | None, drafter: DrafterKind) -> Agre
     return calibration.int4 if drafter is DrafterKind.SELF else calibration.draft
 
 
-def _band(config: ControllerConfig, calibration: Calibration | None) -> Band:
+def _band(config: ControllerConfig, calibration: Calibration | None, *, is_open: bool) -> Band:
     low, high = _DEFAULT_BAND_BITS
+    if is_open:
+        high = MAX_ENTROPY_BITS
     if calibration is not None:
         low, high = calibration.theta_low_bits, calibration.theta_high_bits
     if config.theta_high_bits is not None:
@@ -376,4 +381,5 @@ def _result(current: _Round, outcome: Verification) -> RoundResult:
         draft_j=None if outcome.draft_mj is None else outcome.draft_mj * 1e-3,
         verify_j=None if outcome.verify_mj is None else outcome.verify_mj * 1e-3,
         outcomes=outcome.agreed,
+        is_typical=outcome.is_typical,
     )

@@ -50,7 +50,8 @@ class Verification:
     ``accepted`` counts drafted tokens before the first one FP16 disagreed with. ``entropy_bits`` are FP16's for every
     emitted token, in order; their number is the number of emitted tokens. ``agreed`` is for mode bounded, where final
     tokens stand whatever FP16 says: its verdict on each pending token. The costs of draft and verify together
-    cover everything from ``begin_round`` to the end of the round.
+    cover everything from ``begin_round`` to the end of the round. ``is_typical`` False = the round did something once,
+    such as compiling or capturing a pass: its costs say nothing of the next one.
     """
 
     accepted: int
@@ -61,6 +62,7 @@ class Verification:
     draft_mj: float | None = None
     verify_mj: float | None = None
     agreed: Sequence[bool] | None = None
+    is_typical: bool = True
 
 
 class RoundPolicy(Protocol):

@@ -42,6 +42,7 @@ class RoundResult:
     """A verified round: what was drafted (as table cells), accepted and emitted, and its costs in seconds and joules.
 
     ``outcomes`` None means that drafted tokens were judged up to the first rejection; otherwise every one was judged.
+    Costs that are not ``is_typical`` are not learned and not held against speculation.
     """
 
     cells: Sequence[int]
@@ -55,6 +56,7 @@ class RoundResult:
     draft_j: float | None = None
     verify_j: float | None = None
     outcomes: Sequence[bool] | None = None
+    is_typical: bool = True
 
     @property
     def drafted(self) -> int:
@@ -196,13 +198,16 @@ class Speculation:
         if not result.drafted:
             return self.guard.after_plain(result.emitted)
         costs = self._guard_costs(energy_exponent)
+        expected = costs.round_cost(result.drafted, rung=result.rung)
         cost = result.draft_s + result.verify_s
         if costs is self.learned.joules and result.draft_j is not None and result.verify_j is not None:
             cost = result.draft_j + result.verify_j
+        if not result.is_typical:
+            cost = expected or 0.0
         return self.guard.after_draft(
             emitted=result.emitted,
             cost=cost,
-            expected=costs.round_cost(result.drafted, rung=result.rung),
+            expected=expected,
             plain=costs.round_cost(0),
             paid=result.accepted > 0,
             is_probe=self._is_probing,
@@ -221,9 +226,11 @@ class Speculation:
 
 def _learned(learned: Learned, result: RoundResult) -> Learned:
     common = {"rung": result.rung, "drafted": result.drafted, "rows": result.rows}
-    joules = learned.joules
+    seconds, joules = learned.seconds, learned.joules
     draft_j = 0.0 if not result.drafted else result.draft_j
-    if draft_j is not None and result.verify_j is not None:
+    if result.is_typical:
+        seconds = seconds.updated(**common, draft_cost=result.draft_s, verify_cost=result.verify_s)
+    if result.is_typical and draft_j is not None and result.verify_j is not None:
         joules = joules.updated(**common, draft_cost=draft_j, verify_cost=result.verify_j)
     table, profile, adaedl = learned.table, learned.profile, learned.adaedl
     if result.outcomes is not None:
@@ -237,7 +244,7 @@ def _learned(learned: Learned, result: RoundResult) -> Learned:
     return Learned(
         table=table,
         profile=profile,
-        seconds=learned.seconds.updated(**common, draft_cost=result.draft_s, verify_cost=result.verify_s),
+        seconds=seconds,
         joules=joules,
         adaedl=adaedl,
     )

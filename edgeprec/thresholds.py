@@ -29,6 +29,7 @@ __all__ = [
     "Thresholds",
     "cell_rates",
     "entropy_rates",
+    "falling",
     "find_thresholds",
     "highest_paying_bits",
 ]
@@ -61,10 +62,10 @@ def entropy_rates(grid: AgreementGrid) -> tuple[float, ...]:
         (grid.agreed_by_entropy[row] + _ROW_STRENGTH * overall) / (count + _ROW_STRENGTH)
         for row, count in zip(counted, trials, strict=True)
     ]
-    falling = _falling(rates, trials)
-    above = min(falling[-1], _UNKNOWN_RATE) if falling else _UNKNOWN_RATE
+    pooled = falling(rates, trials)
+    above = min(pooled[-1], _UNKNOWN_RATE) if pooled else _UNKNOWN_RATE
     return tuple(
-        next((rate for known, rate in zip(counted, falling, strict=True) if known >= row), above)
+        next((rate for known, rate in zip(counted, pooled, strict=True) if known >= row), above)
         for row in range(len(grid.trials_by_entropy))
     )
 
@@ -100,7 +101,7 @@ def _upper_edge(rates: Sequence[float], least: float) -> float:
     return (0.0, *ENTROPY_EDGES_BITS, MAX_ENTROPY_BITS)[passing]
 
 
-def _falling(values: Sequence[float], weights: Sequence[float]) -> tuple[float, ...]:
+def falling(values: Sequence[float], weights: Sequence[float]) -> tuple[float, ...]:
     """Return the closest sequence (weighted least squares) that never rises."""
     blocks: list[tuple[float, float, int]] = []  # mean, weight, length
     for value, weight in zip(values, weights, strict=True):

@@ -19,7 +19,16 @@ import numpy.typing as npt
 from edgeprec.entropy import row_statistics
 from edgeprec.precision import Plan
 
-__all__ = ["DraftingEngine", "Engine", "EngineInfo", "RowFacts", "Step", "StepResult"]
+__all__ = [
+    "DraftingEngine",
+    "Engine",
+    "EngineInfo",
+    "RowFacts",
+    "SettlingEngine",
+    "Step",
+    "StepResult",
+    "count_first_passes",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +102,21 @@ class Engine(Protocol):
     def close(self) -> None:
         """Free the session and the cache; calling it twice is harmless."""
         ...
+
+
+@runtime_checkable
+class SettlingEngine(Engine, Protocol):
+    """An engine whose first pass of a kind takes longer than the next: it compiles or captures."""
+
+    @property
+    def first_passes(self) -> int:
+        """Return how many such passes there were so far."""
+        ...
+
+
+def count_first_passes(*engines: Engine | None) -> int:
+    """Return how many passes of all these engines took longer than the next of their kind will."""
+    return sum(engine.first_passes for engine in engines if isinstance(engine, SettlingEngine))
 
 
 @runtime_checkable

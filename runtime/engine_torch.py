@@ -28,9 +28,10 @@ __all__ = ["MAX_DRAFT_TOKENS", "BatchStep", "TorchEngine", "as_engine_error"]
 
 MAX_DRAFT_TOKENS = 8
 _SPANS = (4096, 16_384, 65_536)  # attention launches are sized for one of these, or for the whole context
-_VERIFY_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
-_DRAFT_ROWS = (1, 2)  # a draft model lacks one token more after full acceptance
-_DRAFT_COUNTS = (1, 2, 4, 8)
+_VERIFY_ROWS = range(1, 17)
+# (rows, tokens) of drafts. A draft model lacks one token more after full acceptance, and all that FP16 decoded alone:
+# those are caught up with while few tokens are asked for.
+_DRAFTS = (*product((1, 2), range(1, MAX_DRAFT_TOKENS + 1)), *product(range(3, 17), (1, 2)))
 
 
 class BatchStep(NamedTuple):
@@ -88,6 +89,11 @@ class TorchEngine:
     def graph_report(self) -> GraphReport:
         """Return how many kinds of passes were captured and what a switch to a new one took."""
         return self._graphs.report
+
+    @property
+    def first_passes(self) -> int:
+        """Return how many passes so far were the first of their kind, or captured it: they took longer."""
+        return self._graphs.first_passes
 
     @property
     def sequences(self) -> int:
@@ -189,7 +195,7 @@ class TorchEngine:
                 if rows <= self._context_tokens:
                     self.forward([0] * rows, position=0, plan=fp16)
             self.forward([0], position=0, plan=int4)
-            for rows, count in product(_DRAFT_ROWS, _DRAFT_COUNTS):
+            for rows, count in _DRAFTS:
                 if rows + count <= self._context_tokens:
                     self.draft([0] * rows, position=0, plan=int4, count=count, vocabulary=vocabulary)
         with as_engine_error(0):

@@ -75,7 +75,8 @@ class _Pending:
 @dataclass(slots=True)
 class RoundDecoder:
     """Runs rounds on one sequence. ``clock`` is in ns; ``mark`` tells the meter which phase begins,
-    ``millijoules`` what so many ns of a phase cost, where that is known.
+    ``millijoules`` what so many ns of a phase cost, where that is known. ``first_passes`` counts passes that took more
+    time than the next of their kind will: a round with one of them is no measure of what rounds cost.
 
     ``is_cancelled`` is asked between passes: a round that is cancelled while drafting gives nothing. Emitted tokens
     carry their log probability and the ``top_logprobs`` largest ones, None = neither. ``verify_plan`` None = FP16
@@ -93,12 +94,13 @@ class RoundDecoder:
     millijoules: Callable[[str, int], float | None] = lambda phase, duration_ns: None
     top_logprobs: int | None = None
     verify_plan: Plan | None = None
+    first_passes: Callable[[], int] = lambda: 0
     rounds: int = 0
     start_ns: int = 0
 
     def run(self, history: Sequence[int], *, room_tokens: int, bias: PowerBias = _NO_BIAS) -> Outcome | None:
         """Run one round on the text ``history``; at most ``room_tokens`` tokens are emitted. None = cancelled."""
-        began_ns = self.clock()
+        began_ns, first_passes = self.clock(), self.first_passes()
         room_rows = min(room_tokens, self.engine.info.max_rows)
         decision = self.controller.begin_round(room_tokens=room_rows - 1, bias=bias)
         if not decision.is_verified:
@@ -113,7 +115,8 @@ class RoundDecoder:
             self.drafter.rewind(len(history) - 1 + len(tokens))
         times = (began_ns, drafted_ns, self.clock())
         accepted = verdicts.index(False) if False in verdicts else len(verdicts)
-        self._observe(tokens, verdicts, accepted, pending, times)
+        is_typical = self.first_passes() == first_passes
+        self._observe(tokens, verdicts, accepted, pending, times, is_typical=is_typical)
         return Outcome(tokens, self._record(len(history) - 1, decision, pending, accepted, len(tokens), times))
 
     def _draft(self, history: Sequence[int], decision: Decision) -> _Pending:
@@ -204,6 +207,8 @@ class RoundDecoder:
         accepted: int,
         pending: _Pending,
         times: tuple[int, int, int],
+        *,
+        is_typical: bool,
     ) -> None:
         began_ns, drafted_ns, ended_ns = times
         self.controller.observe_verify(
@@ -216,6 +221,7 @@ class RoundDecoder:
                 draft_mj=self.millijoules("draft", drafted_ns - began_ns),
                 verify_mj=self.millijoules("verify", ended_ns - drafted_ns),
                 agreed=verdicts if any(pending.is_final) else None,
+                is_typical=is_typical,
             )
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -26,7 +27,7 @@ from edgeprec.runtime.batch_generation import BatchGenerator, is_batch
 from edgeprec.runtime.batch_reply import BatchReply
 from edgeprec.runtime.drafter import Drafter, ModelDrafter, NgramDrafter, SelfDrafter, draft_chunk
 from edgeprec.runtime.energy import NoWindow, PhasePower, energy_stats
-from edgeprec.runtime.engine import Engine, EngineInfo
+from edgeprec.runtime.engine import Engine, EngineInfo, count_first_passes
 from edgeprec.runtime.generation import Generation, Prompt
 from edgeprec.runtime.governing import budget_note, power_guard
 from edgeprec.runtime.one_thread import OneThread
@@ -255,9 +256,10 @@ class Session:
         controller = self._levels(config, kind) or self._controller(config, kind)
         window = self._open_window()
         drafter = self._drafter(kind, sampler, draft, tokens, config)
+        first = partial(count_first_passes, self._engine, self._draft_engine)
         if isinstance(controller, LevelController) and isinstance(drafter, ModelDrafter):
             drafter = ThreeLevelDrafter(
-                self._engine, drafter, controller, PassCounter(self._target_bits), self._clock, self._phase_power
+                self._engine, drafter, controller, PassCounter(self._target_bits), self._clock, self._phase_power, first
             )
         level = drafter.passes if isinstance(drafter, ThreeLevelDrafter) else None
         decoder = RoundDecoder(
@@ -270,6 +272,7 @@ class Session:
             mark=window.mark,
             millijoules=self._phase_power.millijoules,
             top_logprobs=top_logprobs,
+            first_passes=first,
         )
         generation = Generation(
             prompt=Prompt(tokens, cached=_common_prefix(tokens, self._cached)),

@@ -29,7 +29,7 @@ class ThreeLevelDrafter:
     """Proposes the INT4 target's tokens, several a pass thanks to ``model``; on the direct route, ``model``'s own.
 
     ``passes`` counts the INT4 target's. ``controller`` says which route a round takes, and steers the lower level.
-    ``power`` knows what drafting costs in joules, where that was measured.
+    ``power`` knows what drafting costs in joules, where that was measured; ``first_passes``: see ``RoundDecoder``.
     """
 
     engine: Engine
@@ -38,6 +38,7 @@ class ThreeLevelDrafter:
     passes: PassCounter
     clock: Callable[[], int]
     power: PhasePower
+    first_passes: Callable[[], int]
     is_cancelled: Callable[[], bool] = lambda: False
     name: str = "model"
     drafted: int = 0  # by the draft model for the INT4 target
@@ -56,6 +57,7 @@ class ThreeLevelDrafter:
             mark=lambda phase: None,  # all of it is FP16's drafting
             is_cancelled=lambda: self.is_cancelled(),
             millijoules=lambda phase, duration_ns: self.power.millijoules("draft", duration_ns),
+            first_passes=self.first_passes,
         )
 
     def prefill(self, prompt: Sequence[int]) -> None:

@@ -41,6 +41,7 @@ class GraphCache:
     limit: int = 96
     clock: Callable[[], int] = time.monotonic_ns
     note: str | None = None
+    first_passes: int = 0  # that compiled or were captured, and took longer for it
     _graphs: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
     _costs_ns: list[int] = field(default_factory=list)
     _seen: set[Hashable] = field(default_factory=set)
@@ -52,7 +53,9 @@ class GraphCache:
         if graph is not None:
             self._graphs.move_to_end(key)
             graph.replay()
-        elif self.capture is None or key not in self._seen:
+            return
+        self.first_passes += not self.is_settled(key)
+        if self.capture is None or key not in self._seen:
             self._seen.add(key)
             body()
         elif self._try_capture(key, body):

@@ -200,3 +200,15 @@ def test_untried_places_take_the_rate_before_them() -> None:
         profile = profile.updated(drafted=1, accepted=0, cap=1)
     first, second, third = profile.acceptance(0.9)
     assert first == second == third < 0.25
+
+
+def test_rates_by_entropy_follow_what_was_accepted() -> None:
+    """A bin not met has the rate of all, so it is tried; rates never rise; before anything was met they are 1."""
+    table = AcceptanceTable.from_grid(None, forgetting=1.0)
+    assert table.rates_by_entropy == (1.0,) * 8
+    low, high = table_cell(0.05, 5.0), table_cell(6.0, 0.1)
+    table = table.counted([low] * 90 + [high] * 90, [True] * 90 + [False] * 90)
+    rates = table.rates_by_entropy
+    assert rates[0] == pytest.approx((90 + 4 * 0.5) / 94)
+    assert rates[-1] == pytest.approx(4 * 0.5 / 94)
+    assert rates[1:-1] == (0.5,) * 6

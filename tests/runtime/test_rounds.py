@@ -271,3 +271,16 @@ def test_smoothed_entropy_is_fp16s(make_bench: MakeBench) -> None:
     bench = make_bench("never", controller={"window": 1})
     outcome = bench.run()
     assert bench.decoder.controller.smoothed_bits == pytest.approx(outcome.tokens[-1].entropy_bits)
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_round_with_a_first_pass_teaches_no_cost(make_bench: Callable[..., Bench], is_first: bool) -> None:
+    """What was captured or compiled in it will not be paid again; what was accepted still counts."""
+    bench = make_bench("always", drafting={"draft_length": None})
+    counts = iter([0, int(is_first)])
+    bench.decoder.first_passes = lambda: next(counts)
+    before = bench.decoder.controller.learned
+    bench.run()
+    after = bench.decoder.controller.learned
+    assert (after.seconds == before.seconds) is is_first
+    assert after.seconds.verify.samples == int(not is_first)

@@ -101,3 +101,14 @@ def test_report_times_captures() -> None:
     graphs.clear()
     graphs.run("a", recorder.body)
     assert recorder.log[-1] == "run"
+
+
+def test_passes_that_took_longer_are_counted() -> None:
+    """The first of a kind and the one that captures; a replay is what the next one will be."""
+    recorder = Recorder()
+    graphs = GraphCache(recorder)
+    counts = []
+    for key in ("a", "a", "a", "b", "a", "b", "b"):
+        graphs.run(key, recorder.body)
+        counts.append(graphs.first_passes)
+    assert counts == [1, 2, 2, 3, 3, 4, 4]
