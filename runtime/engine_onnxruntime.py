@@ -80,6 +80,7 @@ class OnnxRuntimeEngine:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
         options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.force_spinning_stop", "1")  # a pair's two pools share the cores
         options.log_severity_level = 3
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", _INT8_ACTIVATIONS)
         try:
