@@ -52,7 +52,7 @@ def test_flags_reach_the_session(fake_api: Any, invoke: Callable[..., Any]) -> N
     invoke(*RUN, "-p", "Why?", "--chat", "--context", "256", "--threads", "2", "--sensor", "none", "--mode", "gated")
     path, settings = fake_api.loads[0]
     assert path == Path("pair.edgeprec")
-    assert settings == {"engine": "auto", "context_tokens": 256, "threads": 2, "sensor": "none"}
+    assert settings == {"engine": "auto", "context_tokens": 256, "threads": 2, "sensor": "none", "sequences": 1}
     prompt, config, how = fake_api.session.asked[0]
     assert (prompt, config.mode, how) == ("Why?", Mode.GATED, {"chat": True})
 

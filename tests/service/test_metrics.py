@@ -136,9 +136,10 @@ def measured(sensor: Supply) -> dict[str, Any]:
 
 
 def test_joules_are_measured_and_counted(make_client: MakeClient) -> None:
-    """A reply's joules are in the reply and add up in the metrics."""
+    """A reply's joules are in the reply and add up in the metrics; a machine too busy to sample one is given more."""
     client = make_client(session=measured(Supply()), engine={"context_tokens": 400})
-    reply = client.complete("abc", max_tokens=390, ignore_eos=True).json()
+    replies = (client.complete("abc", max_tokens=390, ignore_eos=True).json() for _ in range(10))
+    reply = next(reply for reply in replies if reply["edgeprec"]["joules"] is not None)
     joules, seconds = (
         reply["edgeprec"]["joules"],
         reply["edgeprec"]["prefill_s"] + reply["edgeprec"]["decode_s"],
