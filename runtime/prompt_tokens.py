@@ -9,7 +9,7 @@ from edgeprec.errors import ConfigError
 from edgeprec.runtime.engine import EngineInfo
 from edgeprec.runtime.tokenizer import Message, TextTokenizer
 
-__all__ = ["check_tokens", "prompt_tokens"]
+__all__ = ["check_tokens", "common_prefix", "prompt_tokens"]
 
 
 def prompt_tokens(
@@ -48,3 +48,9 @@ def check_tokens(tokens: Sequence[int], info: EngineInfo, *, room_tokens: int) -
     wrong = next((token for token in tokens if not 0 <= token < vocabulary), None)
     if wrong is not None:
         raise ConfigError(f"the prompt holds token id {wrong}, expected 0 to {vocabulary - 1}")
+
+
+def common_prefix(tokens: Sequence[int], cached: Sequence[int]) -> int:
+    """Return how many leading tokens are the same."""
+    pairs = zip(tokens, cached, strict=False)
+    return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(tokens), len(cached)))

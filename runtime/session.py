@@ -32,7 +32,7 @@ from edgeprec.runtime.generation import Generation, Prompt
 from edgeprec.runtime.governing import budget_note, power_guard
 from edgeprec.runtime.one_thread import OneThread
 from edgeprec.runtime.passes import PassCounter, WeightBits
-from edgeprec.runtime.prompt_tokens import check_tokens, prompt_tokens
+from edgeprec.runtime.prompt_tokens import check_tokens, common_prefix, prompt_tokens
 from edgeprec.runtime.reply import EnergyStats, Reply, Stats
 from edgeprec.runtime.rounds import RoundDecoder
 from edgeprec.runtime.sampling import Sampler, with_seed
@@ -275,7 +275,7 @@ class Session:
             first_passes=first,
         )
         generation = Generation(
-            prompt=Prompt(tokens, cached=_common_prefix(tokens, self._cached)),
+            prompt=Prompt(tokens, cached=common_prefix(tokens, self._cached)),
             config=config,
             decoder=decoder,
             controller=controller,
@@ -385,7 +385,7 @@ class Session:
             return SelfDrafter(self._engine, sampler, passes, chunk)
         if kind is DrafterKind.MODEL:
             assert self._draft_engine is not None
-            cached = _common_prefix(tokens, self._draft_cached)
+            cached = common_prefix(tokens, self._draft_cached)
             return ModelDrafter(self._draft_engine, sampler, passes, self._shared_tokens, cached=cached, chunk=chunk)
         return NgramDrafter() if kind is DrafterKind.NGRAM else None
 
@@ -396,8 +396,3 @@ class Session:
 def _narrowest(engine: Engine, draft_engine: Engine | None) -> int:
     width = engine.info.vocab_size
     return width if draft_engine is None else min(width, draft_engine.info.vocab_size)
-
-
-def _common_prefix(tokens: Sequence[int], cached: Sequence[int]) -> int:
-    pairs = zip(tokens, cached, strict=False)
-    return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(tokens), len(cached)))

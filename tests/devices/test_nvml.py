@@ -34,8 +34,8 @@ class Rig:
 
     def __init__(self, *gpus: object, **options: object) -> None:
         self.clock = bench.FakeClock(0)
-        self.library = FakeNvml(*gpus)
-        self.sensor = NvmlSensor.open(library=self.library, environ={}, clock=self.clock, **options)
+        self.nvml = FakeNvml(*gpus)
+        self.sensor = NvmlSensor.open(library=self.nvml, environ={}, clock=self.clock, **options)
         self.samplers: list[object] = []
 
     def window(self, seconds: float, *, period_ms: float = 50.0) -> object:
@@ -367,7 +367,7 @@ def test_close_is_harmless_twice_and_when_the_gpu_is_lost() -> None:
     rig = Rig(FakeGpu(**{USAGE: 1000}))
     rig.sensor.close()
     rig.sensor.close()
-    assert rig.library.open_count == 0
+    assert rig.nvml.open_count == 0
 
 
 def test_sample_is_stamped_in_the_middle_of_the_read() -> None:

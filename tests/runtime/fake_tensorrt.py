@@ -57,7 +57,7 @@ class Engine:
         options.log_severity_level = 3
         options.intra_op_num_threads = 1
         self.session = onnxruntime.InferenceSession(plan, options, providers=["CPUExecutionProvider"])
-        self.library = library
+        self.runtime = library
         self.inputs = {item.name: item for item in self.session.get_inputs()}
         self.outputs = {item.name: item for item in self.session.get_outputs()}
         self.tensors = self.inputs | self.outputs
@@ -96,7 +96,7 @@ class Context:
     def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
         fixed = self.engine.get_tensor_shape(name)
         rows = shape[2] if name == "mask" else shape[1] if name != "columns" else None
-        is_in_profile = rows is None or self.engine.library.profiles == 1 or (rows == 1) == (self.profile == 0)
+        is_in_profile = rows is None or self.engine.runtime.profiles == 1 or (rows == 1) == (self.profile == 0)
         self.shapes[name] = shape
         return (
             is_in_profile and len(fixed) == len(shape) and all(a in (-1, b) for a, b in zip(fixed, shape, strict=True))
@@ -107,7 +107,7 @@ class Context:
         return True
 
     def execute_async_v3(self, stream: int) -> bool:
-        library = self.engine.library
+        library = self.engine.runtime
         library.launched.append(self.engine)
         if library.fails:
             return False
