@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from batch_pair import SHAPES, BatchModel, load_batch_pair
 from batch_table import batch_table, crossovers, way_of
 from checkpoint_source import load_tokenizer
+from decode_pair import SHAPES, LoadedModel, load_pair
 
 from edgeprec.bench_results import SCHEMA, SCHEMA_VERSION
 from edgeprec.config import DrafterKind, DraftingConfig, GenerationConfig, Mode
@@ -115,10 +115,10 @@ def main() -> None:
     def has_time() -> bool:
         return arguments.limit_s is None or time.monotonic() - started < arguments.limit_s
 
-    target, draft = load_batch_pair(
+    target, draft = load_pair(
         arguments.source,
         arguments.draft,
-        shape=arguments.shape,
+        shape=SHAPES[arguments.shape],
         sequences=max(arguments.batches),
         device=device,
         group_size=arguments.group_size,
@@ -142,8 +142,8 @@ def main() -> None:
 
 
 def open_bench(
-    target: BatchModel,
-    draft: BatchModel | None,
+    target: LoadedModel,
+    draft: LoadedModel | None,
     meter: Meter | None,
     arguments: argparse.Namespace,
     has_time: Callable[[], bool],
@@ -307,7 +307,7 @@ def report(records: Sequence[dict[str, Any]], arguments: argparse.Namespace, *, 
         arguments.markdown.write_text(text + "\n")
 
 
-def engine_note(model: BatchModel) -> str:
+def engine_note(model: LoadedModel) -> str:
     """Return what graphs cost: a kind of round is captured once."""
     graphs = model.engine.graph_report
     if graphs.mean_ms is None:

@@ -1,4 +1,4 @@
-"""A small target and its draft, widened to a shape and loaded into torch engines: what ``bench_decode.py`` measures."""
+"""A small target and its draft, widened to a shape and loaded into torch engines: what the benchmarks measure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from checkpoint_source import CheckpointSource
@@ -69,22 +70,26 @@ def load_pair(
     device: torch.device,
     group_size: int,
     context_tokens: int,
+    sequences: int = 1,
     keeps_draft_grid: bool = False,
 ) -> tuple[LoadedModel, LoadedModel | None]:
     """Load a target and, where there is one, its draft; a draft may share its target's embedding and head.
 
-    ``keeps_draft_grid`` widens the draft along its own axes with INT4 in the blocks it was distilled for.
+    ``sequences`` is how many texts each cache holds; an engine for one text is warmed up, one for a batch captures its
+    rounds as they come. ``keeps_draft_grid`` widens the draft along its own axes with INT4 in the blocks it was
+    distilled for.
 
     Raises:
         ConfigError: a checkpoint cannot be used, does not fit into the shape, or was made for another target.
     """
     small = open_checkpoint(str(source))
     drafter = None if draft is None else open_drafter(draft, small)
-    target = _load(small, shape.target, device, group_size, context_tokens)
+    common: dict[str, Any] = {"device": device, "context_tokens": context_tokens, "sequences": sequences}
+    target = _load(small, shape.target, group_size=group_size, **common)
     if drafter is None:
         return target, None
     draft_size = DRAFT_GROUP_SIZE if keeps_draft_grid else group_size
-    return target, _load(drafter, shape.draft, device, draft_size, context_tokens, has_own_axes=keeps_draft_grid)
+    return target, _load(drafter, shape.draft, group_size=draft_size, has_own_axes=keeps_draft_grid, **common)
 
 
 def shape_of(small: ModelConfig, shape: ModelConfig | str | None) -> ModelConfig | None:
@@ -127,10 +132,11 @@ def _vocabulary(model: Checkpoint) -> Vocabulary:
 def _load(
     small: Checkpoint,
     shape: ModelConfig | str | None,
+    *,
     device: torch.device,
     group_size: int,
     context_tokens: int,
-    *,
+    sequences: int,
     has_own_axes: bool = False,
 ) -> LoadedModel:
     config, wide = small.config, shape_of(small.config, shape)
@@ -140,16 +146,26 @@ def _load(
         source = WidenedSource(source, small.config, config, device, group_size=group_size, has_own_axes=has_own_axes)
     if context_tokens > config.max_positions:
         raise ConfigError(f"context is {context_tokens}, the model was made for {config.max_positions}: lower it")
-    form = form_of(config, device=device, group_size=group_size, has_zeros=False, context_tokens=context_tokens)
+    form = form_of(
+        config,
+        device=device,
+        group_size=group_size,
+        has_zeros=False,
+        context_tokens=context_tokens,
+        sequences=sequences,
+    )
     started = time.monotonic()
     _, engine = build_engine(source, form, Arena(form.arena_bytes, device))
-    loaded = time.monotonic()
+    times = f"weights {time.monotonic() - started:.1f} s"
     if device.type == "cuda":
         torch.cuda.empty_cache()
-        engine.warm_up()
+        if sequences == 1:
+            loaded = time.monotonic()
+            engine.warm_up()
+            times += f", warm-up {time.monotonic() - loaded:.1f} s"
     print(
-        f"{small.name}: {small.config.num_layers} of {config.num_layers} layers, width {config.hidden_size}, weights "
-        f"{loaded - started:.1f} s, warm-up {time.monotonic() - loaded:.1f} s",
+        f"{small.name}: {small.config.num_layers} of {config.num_layers} layers, width {config.hidden_size}, slots "
+        f"{sequences} of {context_tokens} tokens, {form.arena_bytes / 2**30:.1f} GiB, {times}",
         flush=True,
     )
     return LoadedModel(checkpoint=small, config=config, engine=engine, group_size=group_size)
