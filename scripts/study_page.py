@@ -21,7 +21,9 @@ __all__ = ["page", "pictures", "write"]
 COMMAND = "python scripts/study_fidelity.py BUNDLE"
 FOLDER = "pictures"
 TABLES = ("layers", "modes", "drafts")
+AS_IS = "bundle-"
 NOT_MEASURED = "Not measured yet: run the command above."
+SPEEDS = "Every reply is FP16's. Several parts ran at once: of the speeds only the ratios mean something."
 Values = Mapping[str, Any]
 
 
@@ -35,12 +37,16 @@ def write(parts: Values, folder: Path) -> None:
 
 
 def _gathered(parts: Values) -> dict[str, Any]:
-    """Return the quantizers as they are, the rows of each collapse together, and the tables of eval as one."""
+    """Return the quantizers as they are, the rows of each collapse together, and the tables of eval as one.
+
+    ``as_is`` are the same tables of the bundle itself, with ``forced`` in the place of ``layers``.
+    """
     results: dict[str, Any] = {name: part for name, part in parts.items() if name.startswith("quantizer-")}
     for name, part in parts.items():
         if name.startswith("collapse-"):
             results.setdefault("-".join(name.split("-")[:2]), {"rows": []})["rows"].append(part)
-    return results | {"tables": {name: parts[name] for name in TABLES if name in parts}}
+    as_is = {name.removeprefix(AS_IS): part for name, part in parts.items() if name.startswith(AS_IS)}
+    return results | {"tables": {name: parts[name] for name in TABLES if name in parts}, "as_is": as_is}
 
 
 def pictures(results: Values) -> dict[str, str]:
@@ -78,6 +84,7 @@ def _lines(results: Values) -> Iterator[str]:
     yield from _collapse(results)
     yield from _quantizers(results)
     yield from _cure(results)
+    yield from _as_is(results)
 
 
 def _all_parts(results: Values) -> Iterator[Values]:
@@ -87,6 +94,7 @@ def _all_parts(results: Values) -> Iterator[Values]:
         if name.startswith("collapse-"):
             yield from part["rows"]
     yield from results["tables"].values()
+    yield from results["as_is"].values()
 
 
 def _size(part: Values, tokens: str) -> str:
@@ -154,26 +162,27 @@ def _reasons(results: Values) -> Iterator[str]:
 def _quantizers(results: Values) -> Iterator[str]:
     yield "**What the quantizer adds.** Forced, with everything in INT4:"
     yield ""
+    named = {name.removeprefix("quantizer-"): part for name, part in results.items() if name.startswith("quantizer-")}
+    yield from _forced_table(named)
+    yield ""
+
+
+def _forced_table(named: Values) -> Iterator[str]:
+    """Yield the table of forced fidelity with everything in INT4, and on how many tokens it was judged."""
     yield "| quantizer | bits/weight | head | FP16's replies: top-1 | H < 1 bit | KL, bits | prompts: top-1 | KL |"
     yield "|---|---|---|---|---|---|---|---|"
-    for name, part in results.items():
-        if not name.startswith("quantizer-"):
-            continue
+    for name, part in named.items():
         for row in part["rows"]:
             reply, prompt = row["reply"], row["prompt"]
             yield (
-                f"| {name.removeprefix('quantizer-')} | {part['bits_per_weight']:.2f} | "
-                f"{'INT4' if row['int4_head'] else 'FP16'} | {_share(reply['top1'])} | "
-                f"{_share(reply['top1_low_entropy'])} | {reply['kl_bits']:.3f} | {_share(prompt['top1'])} | "
-                f"{prompt['kl_bits']:.3f} |"
+                f"| {name} | {part['bits_per_weight']:.2f} | {'INT4' if row['int4_head'] else 'FP16'} | "
+                f"{_share(reply['top1'])} | {_share(reply['top1_low_entropy'])} | {reply['kl_bits']:.3f} | "
+                f"{_share(prompt['top1'])} | {prompt['kl_bits']:.3f} |"
             )
     yield ""
-    for name, part in results.items():
-        if name.startswith("quantizer-"):
-            replies, prompts = (part["rows"][0][text]["tokens"] for text in ("reply", "prompt"))
-            method = name.removeprefix("quantizer-")
-            yield f"`{method}` was judged on {replies} tokens of replies and {prompts} of prompts.  "
-    yield ""
+    for name, part in named.items():
+        replies, prompts = (part["rows"][0][text]["tokens"] for text in ("reply", "prompt"))
+        yield f"`{name}` was judged on {replies} tokens of replies and {prompts} of prompts.  "
 
 
 def _cure(results: Values) -> Iterator[str]:
@@ -185,9 +194,10 @@ def _cure(results: Values) -> Iterator[str]:
         "and values too. What it emits is FP16's text at any number of layers:"
     )
     yield ""
-    yield from _section(results, "layers", layer_table)
+    tables = results["tables"]
+    yield from _section(tables, "layers", layer_table)
     yield from _picture(shown, "agreement-by-layers")
-    yield from _section(results, "modes", mode_table)
+    yield from _section(tables, "modes", mode_table)
     yield (
         "The agreement of `bounded` is that of each token it emitted with FP16's choice after the text so far; the "
         "share of verified tokens counts those FP16 had looked at before they were emitted."
@@ -197,26 +207,48 @@ def _cure(results: Values) -> Iterator[str]:
     yield ""
     yield "All layers and the head in INT4, forced:"
     yield ""
-    yield from _section(results, "layers", entropy_table)
+    yield from _section(tables, "layers", entropy_table)
     yield from _picture(shown, "agreement-by-entropy")
     yield from _picture(shown, "acceptance-by-entropy")
     yield "## Drafts"
     yield ""
-    yield "Every reply is FP16's. Speeds are of one run on a shared machine; only their ratios mean something."
+    yield SPEEDS
     yield ""
-    yield from _section(results, "drafts", lambda found: draft_table(found["drafts"]))
-    yield from _section(results, "drafts", lambda found: drafts_by_kind_table(found["drafts_by_kind"]))
+    yield from _drafts(tables)
 
 
-def _section(results: Values, name: str, table: Callable[[Values], Iterator[str]]) -> Iterator[str]:
+def _as_is(results: Values) -> Iterator[str]:
+    """Yield what the bundle itself reaches, which is another question than what INT4 costs."""
+    tables = results["as_is"]
+    yield "## The bundle as it is"
+    yield ""
+    yield (
+        "Not rotated, with the quantizer it was exported with and its own draft model where it has one. Its weights "
+        "come from a file of 4-bit values, so these figures are of this pair and not of INT4 in general."
+    )
+    yield ""
+    yield from _section(tables, "forced", lambda found: _forced_table({found["quantizer"]: found}))
+    yield from _section(tables, "modes", mode_table)
+    yield SPEEDS
+    yield ""
+    yield from _drafts(tables)
+
+
+def _drafts(tables: Values) -> Iterator[str]:
+    yield from _section(tables, "drafts", lambda found: draft_table(found["drafts"]))
+    yield from _section(tables, "drafts", lambda found: drafts_by_kind_table(found["drafts_by_kind"]))
+
+
+def _section(tables: Values, name: str, table: Callable[[Values], Iterator[str]]) -> Iterator[str]:
     """Yield a table of one part and its size, or that it was not measured."""
-    part = results["tables"].get(name)
+    part = tables.get(name)
     if part is None:
         yield NOT_MEASURED
     else:
         yield from table(part)
         yield ""
-        yield f"{part['quantizer']}, {part['bits_per_weight']:.2f} bits per weight, {_size(part, 'reply_tokens')}."
+        if "reply_tokens" in part:
+            yield f"{part['quantizer']}, {part['bits_per_weight']:.2f} bits per weight, {_size(part, 'reply_tokens')}."
     yield ""
 
 
