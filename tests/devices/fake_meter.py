@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from edgeprec.devices.meter import Meter
 from edgeprec.devices.sensor import Quantity, Rail, Sample, Scope, Total
+from edgeprec.devices.window import Window
 from edgeprec.errors import DeviceError
 
 MS = 1_000_000
@@ -129,3 +130,20 @@ class Bench:
 def counter_rail(rail_id: str = "gpu0", label: str = "NVIDIA H200", step_ms: float | None = 100.0) -> Rail:
     """Return a rail that counts energy."""
     return Rail(id=rail_id, label=label, quantity=Quantity.ENERGY, step_ms=step_ms)
+
+
+def measure(bench: Bench, seconds: float) -> Window:
+    """Run one window of so many seconds."""
+    with bench.meter.window("work") as window:
+        bench.run(seconds)
+    return window
+
+
+def constant(**values_mw: float | str) -> Script:
+    """Return a script that always answers the same."""
+    return lambda _: values_mw
+
+
+def counting(power_w: float, *, step_ms: int = 100, rail: str = "gpu0", phase_ms: int = 37) -> Script:
+    """Return the script of a counter that moves every ``step_ms``."""
+    return lambda ns: {rail: 1e9 + (ns + phase_ms * MS) // (step_ms * MS) * power_w * step_ms}
