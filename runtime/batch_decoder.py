@@ -1,5 +1,6 @@
 """Decodes the sequences of one batch together: prompts, then rounds until the last one has ended.
 
+    let prompts that wait take the slots of texts that have ended
     launch a round on the device
     book the round before: text, events, records
     read the round, compare, lengthen the texts
@@ -10,6 +11,7 @@ Sequences in different gears run as one pass each over the same slots, the other
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -57,7 +59,9 @@ class _Flight:
 class BatchDecoder:
     """Runs sequences in the slots of one engine. ``drafter`` may be the engine itself, None = nobody drafts.
 
-    ``policy`` None = every sequence drafts as far as its configuration says. ``draft_plan`` is that of a draft step.
+    ``at_once`` of them begin together, and the others join in their order as soon as one has ended; ``begun`` holds
+    those that did. ``policy`` None = every sequence drafts as far as its configuration says. ``draft_plan`` is that of
+    a draft step.
     ``is_over`` is asked before every round and may end all that is left, which then counts as cancelled.
     """
 
@@ -70,11 +74,15 @@ class BatchDecoder:
     largest_cap: int
     clock: Callable[[], int]
     mark: Callable[[str], object]
+    at_once: int
     is_over: Callable[[Sequence[BatchSequence]], bool] = lambda sequences: False
+    begun: list[BatchSequence] = field(default_factory=list)
     rounds: list[BatchRound] = field(default_factory=list)
     slots: int = 0
     start_ns: int = 0
     decode_ns: int = 0
+    joined_ns: int = 0  # that prompts took which joined later
+    _waiting: deque[BatchSequence] = field(init=False)
     _read_ns: int = 0
     _fp16: Plan = field(init=False)
     _has_own_cache: bool = field(init=False)
@@ -85,6 +93,7 @@ class BatchDecoder:
         self._fp16 = Plan.uniform(Precision.FP16, num_layers=self.engine.info.num_layers)
         self._has_own_cache = drafter is not None and drafter is not self.engine
         self._has_foreign_ids = drafter is not None and drafter.info.vocab_size < self.engine.info.vocab_size
+        self._waiting = deque(self.sequences)
         for sequence in self.sequences:
             sequence.wants_drafts = drafter is not None and sequence.config.mode is Mode.EXACT
 
@@ -95,19 +104,15 @@ class BatchDecoder:
             EngineError: a pass failed; the sequences hold what there was until then.
         """
         self.start_ns = self.clock()
-        for slot, sequence in enumerate(self.sequences):
-            sequence.slot = slot
-            sequence.tally.start_ns = self.start_ns
-        self.slots = padded_slots(len(self.sequences), sequences=self.engine.sequences)
+        for slot in range(min(self.at_once, self.engine.sequences, len(self.sequences))):
+            self._begin(slot)
+        self.slots = padded_slots(len(self.begun), sequences=self.engine.sequences)
         self.mark("prefill")
-        self._prefill()
+        self._prefill(self.begun, slots=self.slots)
         self.mark("decode")
         self.decode_ns = self._read_ns = self.clock()
         last: _Flight | None = None
-        while (active := [sequence for sequence in self.sequences if not sequence.is_ended]) and not self.is_over(
-            self.sequences
-        ):
-            self._compact(active)
+        while (active := self._active()) and not self.is_over(self.begun):
             for members, plan in self._groups(active):
                 flight = self._launch(members, plan)
                 if last is not None:
@@ -117,27 +122,61 @@ class BatchDecoder:
         if last is not None:
             self._book(last)
 
-    def _prefill(self) -> None:
-        texts = self._by_slot([list(sequence.prompt) for sequence in self.sequences])
+    def _begin(self, slot: int) -> BatchSequence:
+        sequence = self._waiting.popleft()
+        sequence.slot, sequence.tally.start_ns = slot, self.clock()
+        self.begun.append(sequence)
+        return sequence
+
+    def _active(self) -> list[BatchSequence]:
+        """Return who is in the next round: those at work, and those that join now."""
+        active = [sequence for sequence in self.begun if not sequence.is_ended]
+        if not self._waiting:
+            self._compact(active)
+            return active
+        at_once, start_ns = min(self.at_once, self.engine.sequences), self.clock()
+        if len(active) >= at_once:
+            return active
+        self.mark("prefill")
+        while self._waiting and len(active) < at_once:
+            joined = self._join(active)
+            active += [] if joined.is_ended else [joined]
+        self.mark("decode")
+        self._read_ns = self.clock()
+        self.joined_ns += self._read_ns - start_ns
+        return active
+
+    def _join(self, active: list[BatchSequence]) -> BatchSequence:
+        """Run a prompt in slot 0, alone, so that a pass is as wide as it can be; who was there moves to a free slot."""
+        free = min(set(range(self.slots)) - {sequence.slot for sequence in active})
+        first = next((sequence for sequence in active if sequence.slot == 0), None)
+        if first is not None:
+            self._move(first, free)
+        sequence = self._begin(0)
+        self._prefill([sequence], slots=1)
+        return sequence
+
+    def _prefill(self, sequences: Sequence[BatchSequence], *, slots: int) -> None:
+        by_slot = {sequence.slot: sequence for sequence in sequences}
+        texts = [list(by_slot[slot].prompt) if slot in by_slot else [] for slot in range(slots)]
         for step, ended in prefill_rows(self.engine, texts, self._fp16):
             for slot, row in ended.items():
-                sequence = self.sequences[slot]
+                sequence = by_slot[slot]
                 token, entropy_bits = chosen(step, sequence, row, sequence.prompt)
                 sequence.begin(token, entropy_bits, self.clock())
         if self._has_own_cache:
-            self._prefill_drafter()
+            self._prefill_drafter(by_slot, slots)
 
-    def _prefill_drafter(self) -> None:
+    def _prefill_drafter(self, by_slot: dict[int, BatchSequence], slots: int) -> None:
         assert self.drafter is not None
-        for sequence in self.sequences:
+        texts: list[list[int]] = [[] for _ in range(slots)]
+        for slot, sequence in by_slot.items():
             sequence.can_draft = max(sequence.history) < self.drafter.info.vocab_size
             sequence.draft_cached = len(sequence.prompt) if sequence.can_draft else 0
+            if sequence.can_draft and sequence.wants_drafts:
+                texts[slot] = list(sequence.prompt)
         fp16 = Plan.uniform(Precision.FP16, num_layers=self.drafter.info.num_layers)
-        texts = self._by_slot([list(s.prompt) if s.can_draft and s.wants_drafts else [] for s in self.sequences])
-        catch_up(self.drafter, texts, [0] * len(texts), fp16)
-
-    def _by_slot(self, texts: list[list[int]]) -> list[list[int]]:
-        return texts + [[] for _ in range(self.slots - len(texts))]
+        catch_up(self.drafter, texts, [0] * slots, fp16)
 
     def _compact(self, active: list[BatchSequence]) -> None:
         """Move sequences into the lowest slots once fewer are padded to."""
@@ -147,12 +186,14 @@ class BatchDecoder:
         free = sorted(set(range(slots)) - {sequence.slot for sequence in active})
         for sequence in active:
             if sequence.slot >= slots:
-                to = free.pop(0)
-                self.engine.move_sequence(sequence.slot, to, tokens=len(sequence.history))
-                if self._has_own_cache and self.drafter is not None:
-                    self.drafter.move_sequence(sequence.slot, to, tokens=len(sequence.history))
-                sequence.slot = to
+                self._move(sequence, free.pop(0))
         self.slots = slots
+
+    def _move(self, sequence: BatchSequence, to: int) -> None:
+        self.engine.move_sequence(sequence.slot, to, tokens=len(sequence.history))
+        if self._has_own_cache and self.drafter is not None:
+            self.drafter.move_sequence(sequence.slot, to, tokens=len(sequence.history))
+        sequence.slot = to
 
     def _groups(self, active: list[BatchSequence]) -> list[tuple[list[BatchSequence], Plan]]:
         """Return who runs together: all that are verified, and those that are not by their plan."""

@@ -15,7 +15,7 @@ from edgeprec.errors import ConfigError
 from edgeprec.gears import ladder
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.batch_caps import BatchCosts, CapPolicy
-from edgeprec.runtime.batch_decoder import BatchDecoder, BatchRound
+from edgeprec.runtime.batch_decoder import BatchDecoder
 from edgeprec.runtime.batch_engine import MAX_BATCH_DRAFT, BatchEngine
 from edgeprec.runtime.batch_reply import BatchReply, batch_stats, shared_energy
 from edgeprec.runtime.batch_runners import FusedRunner, Runner, SteppedRunner
@@ -120,8 +120,17 @@ class BatchGenerator:
             self.check(chosen)
         return self.run(texts, configs)
 
-    def run(self, prompts: Sequence[tuple[int, ...]], configs: Sequence[GenerationConfig]) -> BatchReply:
-        """Generate from every prompt.
+    def run(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        configs: Sequence[GenerationConfig],
+        *,
+        at_once: int | None = None,
+    ) -> BatchReply:
+        """Generate from every prompt, ``at_once`` together, None = as many as there are slots.
+
+        Prompts beyond that wait and join in their order as soon as another text has ended. A batch that ``is_over``
+        ended has no replies of those that still waited.
 
         Raises:
             EngineError: a pass failed.
@@ -130,12 +139,8 @@ class BatchGenerator:
         if reason is not None:
             return self._one_by_one(prompts, configs, reason)
         assert isinstance(self.engine, BatchEngine)
-        size = self.engine.sequences
-        pairs = list(zip(prompts, configs, strict=True))
-        parts = [self._together(pairs[at : at + size]) for at in range(0, len(pairs), size)]
-        if len(parts) == 1:
-            return parts[0]
-        return _joined(parts, note=f"{len(pairs)} prompts ran {size} at a time: the engine was opened for so many")
+        size = self.engine.sequences if at_once is None else min(at_once, self.engine.sequences)
+        return self._together(list(zip(prompts, configs, strict=True)), at_once=size)
 
     def why_not_together(self, configs: Sequence[GenerationConfig]) -> str | None:
         """Return what stands against running these together, None where nothing does."""
@@ -169,13 +174,13 @@ class BatchGenerator:
         stats = batch_stats(noted, at_once=1, fallbacks=fallbacks, energy=energy, energy_note=energy_note)
         return BatchReply(noted, stats)
 
-    def _together(self, pairs: Sequence[tuple[tuple[int, ...], GenerationConfig]]) -> BatchReply:
+    def _together(self, pairs: Sequence[tuple[tuple[int, ...], GenerationConfig]], *, at_once: int) -> BatchReply:
         assert isinstance(self.engine, BatchEngine)
         kinds = {self.kind_of(config) for _, config in pairs} - {DrafterKind.NONE}
         kind = next(iter(kinds), DrafterKind.NONE)
         sequences = [self._sequence(index, *pair) for index, pair in enumerate(pairs)]
         window = self.window = self.open_window()
-        decoder = self._decoder(kind, sequences, window.mark)
+        decoder = self._decoder(kind, sequences, window.mark, at_once)
         reason: FinishReason | None = FinishReason.ERROR
         try:
             with window:
@@ -183,9 +188,9 @@ class BatchGenerator:
                 decoder.mark("idle")
             reason = None
         finally:
-            for sequence in sequences:
+            for sequence in decoder.begun:
                 sequence.settle(end_ns=self.clock(), reason=reason)
-            self.last = self._reply(kind, decoder, *self._energy(window, sequences))
+            self.last = self._reply(kind, decoder, *self._energy(window, decoder.begun))
         return self.last
 
     def _sequence(self, index: int, prompt: tuple[int, ...], config: GenerationConfig) -> BatchSequence:
@@ -216,7 +221,7 @@ class BatchGenerator:
         )
 
     def _decoder(
-        self, kind: DrafterKind, sequences: Sequence[BatchSequence], mark: Callable[[str], object]
+        self, kind: DrafterKind, sequences: Sequence[BatchSequence], mark: Callable[[str], object], at_once: int
     ) -> BatchDecoder:
         engine, drafter = self.engine, self._drafter(kind)
         assert isinstance(engine, BatchEngine)
@@ -235,6 +240,7 @@ class BatchGenerator:
             largest_cap=MAX_BATCH_DRAFT,
             clock=self.clock,
             mark=mark,
+            at_once=at_once,
             is_over=self.is_over,
         )
 
@@ -275,7 +281,8 @@ class BatchGenerator:
     def _reply(
         self, kind: DrafterKind, decoder: BatchDecoder, energy: EnergyStats | None, note: str | None
     ) -> BatchReply:
-        sequences, total = decoder.sequences, sum(len(sequence.events) for sequence in decoder.sequences)
+        sequences, total = decoder.begun, sum(len(sequence.events) for sequence in decoder.begun)
+        at_once = min(decoder.at_once, len(sequences))
         replies = []
         for sequence in sequences:
             tokens = len(sequence.events)
@@ -286,16 +293,16 @@ class BatchGenerator:
                 seed=sequence.config.sampling.seed,
                 drafter=str(kind if sequence.config.mode is Mode.EXACT else DrafterKind.NONE),
                 engine=self.engine.info.name,
-                extra={"batch_sequences": len(sequences)},
+                extra={"batch_sequences": at_once},
             )
             replies.append(sequence.reply(stats))
         end_ns = max(sequence.tally.end_ns for sequence in sequences)
         stats_of_all = batch_stats(
             replies,
-            at_once=len(sequences),
+            at_once=at_once,
             rounds=decoder.rounds,
-            prefill_s=(decoder.decode_ns - decoder.start_ns) * 1e-9,
-            decode_s=max(end_ns - decoder.decode_ns, 0) * 1e-9,
+            prefill_s=(decoder.decode_ns - decoder.start_ns + decoder.joined_ns) * 1e-9,
+            decode_s=max(end_ns - decoder.decode_ns - decoder.joined_ns, 0) * 1e-9,
             fallbacks=[text for reply in replies for text in reply.stats.fallbacks],
             energy=energy,
             energy_note=note,
@@ -347,21 +354,3 @@ def _summed(replies: Sequence[Reply]) -> tuple[EnergyStats | None, str | None]:
         is_total=all(energy.is_total for energy in known),
     )
     return total, next((reply.stats.energy_note for reply in replies if reply.stats.energy_note), None)
-
-
-def _joined(parts: Sequence[BatchReply], *, note: str) -> BatchReply:
-    """Return batches that ran one after another as one."""
-    replies = tuple(_with_note(reply, note) for part in parts for reply in part.replies)
-    rounds: tuple[BatchRound, ...] = tuple(one for part in parts for one in part.rounds)
-    energy, energy_note = _summed(replies)
-    stats = batch_stats(
-        replies,
-        at_once=max(part.stats.at_once for part in parts),
-        rounds=rounds,
-        prefill_s=sum(part.stats.prefill_s for part in parts),
-        decode_s=sum(part.stats.decode_s for part in parts),
-        fallbacks=[text for reply in replies for text in reply.stats.fallbacks],
-        energy=energy,
-        energy_note=energy_note,
-    )
-    return BatchReply(replies, stats, rounds, tuple(one for part in parts for one in part.sequences))

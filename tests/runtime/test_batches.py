@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import edgeprec
-from edgeprec.config import DraftingConfig, GenerationConfig, SamplingConfig
+from edgeprec.config import DraftingConfig, GenerationConfig, Mode, SamplingConfig
 from edgeprec.errors import ConfigError, EngineError
 from edgeprec.runtime import torch_model
 from edgeprec.runtime.batch_reply import BatchReply
@@ -94,15 +94,62 @@ def test_batches_of_any_size(sessions: tuple[Session, Session], count: int) -> N
     same(five.generate(PROMPTS[:count], **settings), alone)
 
 
-def test_more_prompts_than_slots_run_in_turns(sessions: tuple[Session, Session]) -> None:
-    """Seven prompts in five slots: two turns, the same texts, and a word about it."""
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mode": "fp16"},
+        {"mode": "gated"},
+        {"drafter": "self", "draft_length": 2},
+        {"drafter": "model", "draft_length": 3},
+        {"drafter": "model"},
+        {"drafter": "self", "temperature": 0.9, "seed": 5},
+    ],
+    ids=str,
+)
+def test_prompts_join_when_others_end(sessions: tuple[Session, Session], settings: dict[str, Any]) -> None:
+    """Twelve prompts of several lengths in five slots: each text is the one it has alone, and no slot stays empty."""
     one, five = sessions
-    prompts = [*PROMPTS, "x y z", "The end"]
-    alone = [one.generate(prompt, drafter="self", draft_length=2, **COMMON) for prompt in prompts]
-    batch = five.generate(prompts, drafter="self", draft_length=2, **COMMON)
+    prompts = [*PROMPTS, "x y z", "The end", *PROMPTS]
+    limits = [*LIMITS, 9, 1, *LIMITS]
+    configs = [edgeprec.GenerationConfig(max_new_tokens=limit, ignore_eos=True) for limit in limits]
+    alone = [one.generate(prompt, config, **settings) for prompt, config in zip(prompts, configs, strict=True)]
+    batch = five.generate(prompts, configs, **settings)
     same(batch, alone)
-    assert batch.stats.sequences == 7
-    assert batch.stats.fallbacks == ("7 prompts ran 5 at a time: the engine was opened for so many",)
+    assert (batch.stats.sequences, batch.stats.at_once) == (12, 5)
+    assert batch.stats.new_tokens == sum(limits)
+    if settings.get("mode") != "gated":  # whose passes are of those in one gear
+        assert all(found.sequences == 5 for found in batch.rounds[:5])
+
+
+def test_prompts_join_a_full_batch_only(sessions: tuple[Session, Session]) -> None:
+    """``at_once`` below the number of slots holds the others back, and a text ended by a stop string lets one in."""
+    one, five = sessions
+    plain = [one.generate(prompt, mode="fp16", **COMMON) for prompt in PROMPTS]
+    stops = [reply.text[at : at + 2] for reply, at in zip(plain, (3, 8, 14, 1, 20), strict=True)]
+    configs = [GenerationConfig(max_new_tokens=30, stop=(stop,), mode=Mode.FP16) for stop in stops]
+    alone = [one.generate(prompt, config) for prompt, config in zip(PROMPTS, configs, strict=True)]
+    ids = [tuple(one.tokenizer.encode(prompt)) for prompt in PROMPTS]
+    batch = five.batches.run(ids, configs, at_once=2)
+    same(batch, alone)
+    assert max(found.sequences for found in batch.rounds) == 2
+    assert batch.stats.at_once == 2
+
+
+def test_batch_that_is_over_leaves_out_who_waited(sessions: tuple[Session, Session]) -> None:
+    """Ended between two rounds, it has the replies of those that had begun; their time is all of its time."""
+    _, five = sessions
+    generator = replace(five.batches, is_over=lambda begun: len(begun) > 6)
+    ids = [(5 + index, 6) for index in range(20)]
+    limits = (4, 30, 30, 30, 30, 3, 3)
+    configs = [
+        GenerationConfig(max_new_tokens=limit, ignore_eos=True, mode=Mode.FP16) for limit in (*limits, *[9] * 13)
+    ]
+    batch = generator.run(ids, configs)
+    assert [len(reply.tokens) for reply in batch] == [4, 6, 6, 6, 6, 3, 1]
+    assert batch[6].finish_reason is FinishReason.CANCELLED
+    assert batch[0].finish_reason is FinishReason.LENGTH
+    rounds_s = sum(found.seconds for found in batch.rounds)
+    assert batch.stats.decode_s == pytest.approx(rounds_s, rel=0.3)
 
 
 def test_stop_strings_and_ends_of_text(sessions: tuple[Session, Session]) -> None:
