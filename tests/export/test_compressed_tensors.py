@@ -1,8 +1,7 @@
-"""The hand-off in compressed-tensors: what lies in the folder, what others make of it, what is refused."""
+"""The hand-off in compressed-tensors: what lies in the folder, and what others make of it."""
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,17 +16,11 @@ from safetensors.numpy import load_file
 
 from edgeprec.api import export_bundle, export_compressed_tensors
 from edgeprec.architecture import LINEARS
-from edgeprec.errors import ConfigError, EdgePrecError
-from edgeprec.export import compressed_tensors as export_module
-from edgeprec.export import disk, hf_shards
+from edgeprec.export import hf_shards
 from edgeprec.export.checkpoint import open_checkpoint
 from edgeprec.export.compressed_tensors_config import config_files
-from edgeprec.export.compressed_tensors_layout import pack_columns, require_packable
-from edgeprec.export.compressed_tensors_serve import serve_commands
-from edgeprec.export.draft_facts import DraftFacts
-from edgeprec.export.draft_writer import write_draft
+from edgeprec.export.compressed_tensors_layout import pack_columns
 from edgeprec.export.hf_shards import ShardWriter
-from edgeprec.export.progress import ProgressEvent
 from edgeprec.export.quantizer import QuantizerSettings, quantize
 from edgeprec.export.settings import ExportSettings
 from edgeprec.export.tokenizer_files import TokenizerFiles
@@ -249,142 +242,6 @@ def test_a_text_begins_as_edgeprec_begins_it(checkpoints: ModuleType, tmp_path: 
     assert ids == [0] * adds_bos + Tokenizer.from_buffer(turned).encode("abc", add_special_tokens=False).ids
 
 
-def test_the_draft_is_a_whole_fp16_checkpoint(checkpoints: ModuleType, tmp_path: Path) -> None:
-    """A draft lies beside the target, in FP16 and complete, so that the folder can be carried elsewhere."""
-    source = checkpoints.make_checkpoint(tmp_path / "source", "llama", **WIDTHS)
-    draft = checkpoints.make_checkpoint(tmp_path / "small", "llama", num_layers=1, seed=4, dtype="fp16")  # 48 wide
-    output = export_compressed_tensors(source, tmp_path / "output", draft=str(draft), settings=RTN)
-    written, original = (load_file(folder / "model.safetensors") for folder in (output / "draft", draft))
-    assert written.keys() == original.keys()
-    for name, values in written.items():
-        np.testing.assert_array_equal(values, original[name], err_msg=name)
-    assert "quantization_config" not in json.loads((output / "draft/config.json").read_text())
-    assert open_checkpoint(str(output / "draft")).config == open_checkpoint(str(draft)).config
-
-
-def test_a_bundles_own_draft_comes_along(checkpoints: ModuleType, tmp_path: Path) -> None:
-    """The same pair on the cluster: a bundle hands its draft model over, unless told not to."""
-    source = checkpoints.make_checkpoint(tmp_path / "source", "llama", dtype="fp16", **WIDTHS)
-    small = checkpoints.make_checkpoint(tmp_path / "small", "llama", num_layers=1, seed=4, dtype="fp16")
-    bundle = export_bundle(source, tmp_path / "pair.edgeprec", draft=str(small), settings=RTN)
-    output = export_compressed_tensors(bundle, tmp_path / "output", settings=RTN)
-    written, original = (load_file(folder / "model.safetensors") for folder in (output / "draft", small))
-    assert written.keys() == original.keys()
-    for name, values in written.items():
-        np.testing.assert_array_equal(values, original[name], err_msg=name)
-    alone = export_compressed_tensors(bundle, tmp_path / "alone", draft="none", settings=RTN)
-    assert not (alone / "draft").exists()
-
-
-def shared_draft(folder: Path, source: Path) -> Path:
-    """Write a draft that is its target's first layer and shares embedding and head."""
-    target = open_checkpoint(str(source))
-    place, weights = "layers.0.", {"final_norm.scale": target.final_norm()}
-    for name in LINEARS:
-        weights[f"{place}linears.{name}.weight"] = target.linear(0, name).T.astype(np.float32)
-    weights |= {f"{place}norms.{name}.scale": target.norm(0, name) for name in ("input", "post_attention")}
-    write_draft(
-        folder, replace(target.config, num_layers=1), weights, DraftFacts.of(target, (0,)), {"steps": 0}, group_size=32
-    )
-    return folder
-
-
-@pytest.mark.parametrize("is_tied", [True, False])
-def test_what_a_draft_shares_is_written_out(checkpoints: ModuleType, tmp_path: Path, is_tied: bool) -> None:
-    """A distilled draft has its target's embedding and head; servers need them in its folder, from bundles too."""
-    source = checkpoints.make_checkpoint(tmp_path / "source", "llama", dtype="fp16", tied=is_tied, **WIDTHS)
-    draft = shared_draft(tmp_path / "draft", source)
-    bundle = export_bundle(source, tmp_path / "pair.edgeprec", draft=str(draft), settings=RTN)
-    outputs = [
-        export_compressed_tensors(source, tmp_path / "one", draft=str(draft), settings=RTN),
-        export_compressed_tensors(bundle, tmp_path / "two", settings=RTN),
-    ]
-    target = load_file(source / "model.safetensors")
-    shared = {"model.embed_tokens.weight"} if is_tied else {"model.embed_tokens.weight", "lm_head.weight"}
-    expected = load_file(draft / "model.safetensors") | {name: target[name] for name in shared}
-    for output in outputs:
-        written = load_file(output / "draft/model.safetensors")
-        assert written.keys() == expected.keys()
-        for name, values in written.items():
-            np.testing.assert_array_equal(values, expected[name], err_msg=name)
-
-
-def test_a_draft_of_another_width_of_vocabulary_is_refused(checkpoints: ModuleType, tmp_path: Path) -> None:
-    """Servers compare the numbers of rows, padding included."""
-    source = checkpoints.make_checkpoint(tmp_path / "source", "llama", vocab_size=320, **WIDTHS)
-    draft = checkpoints.make_checkpoint(tmp_path / "small", "llama", vocab_size=352, num_layers=1)
-    with pytest.raises(ConfigError, match=r"the draft has 352 rows of vocabulary and the target 320"):
-        export_compressed_tensors(source, tmp_path / "output", draft=str(draft), settings=RTN)
-    assert not (tmp_path / "output").exists()
-
-
-@pytest.mark.parametrize(
-    ("widths", "quantizer", "expected"),
-    [
-        ({"hidden_size": 64, "intermediate_size": 96}, {"group_size": 64},
-         r"linear down has 96 inputs, which is no multiple of the group of 64.*use --group-size 32"),
-        ({"hidden_size": 48, "intermediate_size": 88}, {}, r"linear qkv has 48 inputs.*leave --format out"),
-        ({"hidden_size": 64, "intermediate_size": 64, "num_kv_heads": 1, "num_heads": 2, "head_dim": 36}, {},
-         r"linear o has 72 inputs"),
-        ({"hidden_size": 64, "intermediate_size": 64, "num_kv_heads": 1, "num_heads": 16, "head_dim": 4},
-         {"is_symmetric": False}, r"linear k has 4 outputs, which is no multiple of 8.*--symmetric"),
-    ],
-)  # fmt: skip
-def test_what_the_format_cannot_hold_is_refused(
-    checkpoints: ModuleType, tmp_path: Path, widths: dict[str, int], quantizer: dict[str, Any], expected: str
-) -> None:
-    """One sentence names the linear and what to do, before any work."""
-    source = checkpoints.make_checkpoint(tmp_path / "source", "llama", **widths)
-    with pytest.raises(ConfigError, match=expected):
-        export_compressed_tensors(source, tmp_path / "output", settings=settings(**quantizer))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
-
-
-def test_a_bias_the_family_has_not_is_refused(checkpoints: ModuleType, tmp_path: Path) -> None:
-    """config.json cannot say it, so readers would leave the bias out."""
-    config = open_checkpoint(str(checkpoints.make_checkpoint(tmp_path / "source", "llama", **WIDTHS))).config
-    with pytest.raises(ConfigError, match="this llama model has a bias on q, k and v"):
-        export_module.require_family(replace(config, has_qkv_bias=True))
-    require_packable(config, RTN.quantizer)
-
-
-@pytest.mark.parametrize("what", ["folder", "file", "link"])
-def test_nothing_is_overwritten(checkpoints: ModuleType, tmp_path: Path, what: str) -> None:
-    """What lies at the output stays, even an empty folder or a link to nothing."""
-    source = checkpoints.make_checkpoint(tmp_path / "source", "llama", **WIDTHS)
-    output = tmp_path / "output"
-    make = {"folder": output.mkdir, "file": output.touch, "link": lambda: output.symlink_to("nowhere")}
-    make[what]()
-    with pytest.raises(ConfigError, match="already exists"):
-        export_compressed_tensors(source, output, settings=RTN)
-    assert output.lstat()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["output", "source"]
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "no room")])
-def test_an_interruption_leaves_nothing(checkpoints: ModuleType, tmp_path: Path, error: BaseException) -> None:
-    """Half a checkpoint is never there, and neither is what it was made in."""
-    source = checkpoints.make_checkpoint(tmp_path / "source", "llama", **WIDTHS)
-
-    def stop_late(event: ProgressEvent) -> None:
-        if event.done == event.total:
-            raise error
-
-    with pytest.raises((KeyboardInterrupt, EdgePrecError), match=r"^$|No space left on device; nothing was kept"):
-        export_compressed_tensors(source, tmp_path / "output", settings=RTN, progress=stop_late)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
-
-
-def test_a_full_disk_is_known_before_work(
-    checkpoints: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The size is known from the shapes, so an export that cannot fit does not begin."""
-    source = checkpoints.make_checkpoint(tmp_path / "source", "llama", **WIDTHS)
-    monkeypatch.setattr(disk, "free_bytes", lambda folder: 1000)
-    with pytest.raises(EdgePrecError, match=r"the checkpoint takes [\d,]+ bytes and .* has 1,000 free"):
-        export_compressed_tensors(source, tmp_path / "output", settings=RTN)
-
-
 def test_large_checkpoints_come_in_shards(
     checkpoints: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,20 +259,3 @@ def test_large_checkpoints_come_in_shards(
     assert all(np.array_equal(values, whole[name]) for name, values in parts.items())
     assert index["metadata"]["total_size"] == sum(values.nbytes for values in whole.values())
     assert hf_shards.SHARD_BYTES == 1 << 29
-
-
-def test_the_serve_commands_carry_draft_and_length() -> None:
-    """Same draft, same K; paths with blanks survive a shell."""
-    import shlex
-
-    target, draft = Path("my model"), Path("my model/draft")
-    commands = {server: shlex.split(line) for server, line in serve_commands(target, draft, draft_length=5).items()}
-    vllm, sglang = commands["vllm"], commands["sglang"]
-    assert vllm[:3] == ["vllm", "serve", "my model"]
-    speculation = json.loads(vllm[vllm.index("--speculative-config") + 1])
-    assert speculation == {"method": "draft_model", "model": "my model/draft", "num_speculative_tokens": 5}
-    assert sglang[sglang.index("--speculative-draft-model-path") + 1] == "my model/draft"
-    assert sglang[sglang.index("--speculative-num-steps") + 1] == "5"
-    assert sglang[sglang.index("--speculative-num-draft-tokens") + 1] == "6"
-    for plain in (serve_commands(target, None, draft_length=5), serve_commands(target, draft, draft_length=0)):
-        assert "speculative" not in "".join(plain.values())
