@@ -20,6 +20,7 @@ from edgeprec.entropy import row_statistics
 from edgeprec.precision import Plan
 
 __all__ = [
+    "NEAR_TIES",
     "DraftingEngine",
     "Engine",
     "EngineInfo",
@@ -29,6 +30,13 @@ __all__ = [
     "StepResult",
     "count_first_passes",
 ]
+
+
+NEAR_TIES = (
+    "exact may differ from fp16 at a near tie here: it is not known that a row's bits do not depend on the rows beside "
+    "it; edgeprec certify compares the two"
+)
+"""The fallback of an engine whose ``has_bitwise_rows`` is False."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

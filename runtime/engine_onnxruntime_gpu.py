@@ -2,6 +2,10 @@
 
 What a provider cannot run falls back to the CPU node by node; ``EngineInfo.fallbacks`` counts it. A provider that
 cannot be loaded at all is an error: ONNX Runtime itself would go on with the CPU alone.
+
+GPU libraries choose a kernel by the shape of a product, so the bits of a row would depend on the rows beside it. Every
+FP16 pass therefore runs ``FP16_ROWS`` rows, the last token again in those that were not asked for: they are written
+behind the text, where causal attention does not look and the next pass writes over them (docs/decisions/021).
 """
 
 from __future__ import annotations
@@ -20,11 +24,11 @@ from edgeprec.architecture import ModelConfig
 from edgeprec.bundle import BundleModel
 from edgeprec.errors import ConfigError, EngineError, MissingDependency
 from edgeprec.precision import Plan
-from edgeprec.runtime.engine import EngineInfo, StepResult
+from edgeprec.runtime.engine import NEAR_TIES, EngineInfo, StepResult
 
-__all__ = ["PROVIDERS", "OnnxRuntimeGpuEngine", "Provider"]
+__all__ = ["FP16_ROWS", "PROVIDERS", "OnnxRuntimeGpuEngine", "Provider"]
 
-MAX_ROWS = 64
+FP16_ROWS = 16  # of every FP16 pass, and the most of any pass: the longest draft and one
 _SETTINGS = {
     "session.record_ep_graph_assignment_info": "1",
     "session.qdq_matmulnbits_accuracy_level": "0",  # for nodes that fall back: level 4 gives zeros in FP16
@@ -37,6 +41,7 @@ class Provider:
 
     name: str  # ONNX Runtime's own
     device: str  # "cuda"
+    has_bitwise_rows: bool = False  # measured: scripts/check_cuda_provider.py
 
 
 PROVIDERS = {
@@ -50,11 +55,19 @@ class OnnxRuntimeGpuEngine:
     """Runs ``model.fp16.onnx`` on a GPU. Not safe for several threads at once."""
 
     def __init__(
-        self, session: Any, config: ModelConfig, *, provider: Provider, context_tokens: int, runtime: Any
+        self,
+        session: Any,
+        config: ModelConfig,
+        *,
+        provider: Provider,
+        context_tokens: int,
+        runtime: Any,
+        fp16_rows: int = FP16_ROWS,
     ) -> None:
         self._session: Any = session
         self._config = config
         self._context_tokens = context_tokens
+        self._fp16_rows = fp16_rows
         self._io = session.io_binding()
         self._io.bind_output("logits", "cpu")
         self._cache = self._bind_cache(provider, runtime)
@@ -64,15 +77,17 @@ class OnnxRuntimeGpuEngine:
             num_layers=config.num_layers,
             vocab_size=config.vocab_size,
             context_tokens=context_tokens,
-            max_rows=MAX_ROWS,
-            memory_bytes=4 * config.num_layers * context_tokens * config.kv_size,
-            has_bitwise_rows=False,
-            fallbacks=_fallbacks(session, provider),
+            max_rows=FP16_ROWS,
+            memory_bytes=4 * config.num_layers * self._slots * config.kv_size,
+            has_bitwise_rows=provider.has_bitwise_rows,
+            fallbacks=(*_fallbacks(session, provider), *(() if provider.has_bitwise_rows else (NEAR_TIES,))),
         )
 
     @classmethod
-    def open(cls, model: BundleModel, *, provider: str, context_tokens: int) -> OnnxRuntimeGpuEngine:
-        """Load a model's FP16 graph with a provider by our name for it.
+    def open(
+        cls, model: BundleModel, *, provider: str, context_tokens: int, fp16_rows: int = FP16_ROWS
+    ) -> OnnxRuntimeGpuEngine:
+        """Load a model's FP16 graph with a provider by our name for it; ``fp16_rows`` 1 pads no pass, to compare.
 
         Raises:
             ConfigError: there is no such provider.
@@ -84,7 +99,14 @@ class OnnxRuntimeGpuEngine:
         runtime, chosen = _import_onnxruntime(provider), PROVIDERS[provider]
         _require_provider(runtime, chosen, provider)
         session = _open_session(runtime, model.graph_path("fp16"), chosen)
-        return cls(session, model.architecture, provider=chosen, context_tokens=context_tokens, runtime=runtime)
+        return cls(
+            session,
+            model.architecture,
+            provider=chosen,
+            context_tokens=context_tokens,
+            runtime=runtime,
+            fp16_rows=fp16_rows,
+        )
 
     @property
     def info(self) -> EngineInfo:
@@ -95,10 +117,11 @@ class OnnxRuntimeGpuEngine:
         """Run ``tokens`` at ``position``; see the protocol."""
         rows = len(tokens)
         self._check(rows, position, plan)
+        padded = max(rows, self._fp16_rows) if plan.is_fp16 else rows
         inputs = {
-            "tokens": np.asarray([tokens], np.int64),
-            "positions": np.arange(position, position + rows, dtype=np.int64)[None],
-            "kv_length": np.asarray([position + rows], np.int64),
+            "tokens": np.asarray([[*tokens, *[tokens[-1]] * (padded - rows)]], np.int64),
+            "positions": np.arange(position, position + padded, dtype=np.int64)[None],
+            "kv_length": np.asarray([position + padded], np.int64),
             "gate": np.asarray(plan.gates, np.bool_),
         }
         for name, values in inputs.items():
@@ -108,7 +131,7 @@ class OnnxRuntimeGpuEngine:
             self._session.run_with_iobinding(self._io)
         except _run_errors() as error:
             raise EngineError(f"onnxruntime failed at position {position}: {_first_line(error)}") from error
-        return StepResult(self._logits())
+        return StepResult(self._logits(rows))
 
     def close(self) -> None:
         """Free the session and the cache; calling it twice is harmless."""
@@ -116,16 +139,21 @@ class OnnxRuntimeGpuEngine:
         self._cache.clear()
         self._session = None
 
-    def _logits(self) -> npt.NDArray[np.float32]:
+    @property
+    def _slots(self) -> int:
+        """Return the cache's length: the rows that pad a pass at the last position need their own."""
+        return self._context_tokens + FP16_ROWS
+
+    def _logits(self, rows: int) -> npt.NDArray[np.float32]:
         """Return the first output: a binding keeps its outputs in the order in which they were bound."""
-        logits: npt.NDArray[np.float32] = self._io.get_outputs()[0].numpy()[0].astype(np.float32)
+        logits: npt.NDArray[np.float32] = self._io.get_outputs()[0].numpy()[0, :rows].astype(np.float32)
         return logits
 
     def _check(self, rows: int, position: int, plan: Plan) -> None:
         if self._session is None:
             raise EngineError("this engine is closed: open the bundle again")
-        if not 1 <= rows <= MAX_ROWS:
-            raise EngineError(f"a pass has {rows} rows, expected 1 to {MAX_ROWS}")
+        if not 1 <= rows <= FP16_ROWS:
+            raise EngineError(f"a pass has {rows} rows, expected 1 to {FP16_ROWS}")
         if position < 0 or position + rows > self._context_tokens:
             raise EngineError(
                 f"a pass of {rows} rows at position {position} leaves the context of {self._context_tokens} tokens"
@@ -136,7 +164,7 @@ class OnnxRuntimeGpuEngine:
     def _bind_cache(self, provider: Provider, runtime: Any) -> dict[str, Any]:
         """Bind each layer's keys and values as past and as present: written in place, never copied to the host."""
         config = self._config
-        shape = (1, config.num_kv_heads, self._context_tokens, config.head_dim)
+        shape = (1, config.num_kv_heads, self._slots, config.head_dim)
         zeros, cache = np.zeros(shape, np.float16), {}
         for name in (f"{part}_{layer}" for layer in range(config.num_layers) for part in ("key", "value")):
             cache[name] = runtime.OrtValue.ortvalue_from_numpy(zeros.copy(), provider.device, 0)

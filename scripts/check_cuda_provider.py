@@ -1,82 +1,165 @@
-"""Run one bundle through ONNX Runtime's CPU and a GPU provider: compare greedy tokens, print tokens/s of both.
+"""Run one bundle through ONNX Runtime's CPU, one of its GPU providers and the torch engine: same tokens? how fast?
 
-    python scripts/check_cuda_provider.py BUNDLE [--provider cuda] [-n 128] [--mode fp16 int4 exact] [--json FILE]
+    python scripts/check_cuda_provider.py BUNDLE [--provider cuda] [--torch | --no-torch] [-n 128] [--json FILE]
 
-Needs edgeprec[cuda] on a machine with a GPU; onnxruntime-gpu has the CPU provider too. Prints, for each mode, how many
-replies are the same, how long the shortest agreement is, and what fell back to the CPU. Exits with 1 where the text of
-fp16 differs before --least tokens: FP16 arithmetic may flip a near tie, but not at once.
+Needs edgeprec[cuda] on a machine with a GPU; onnxruntime-gpu has the CPU provider too. Prints one table: tokens/s of
+each engine for fp16, int4 and exact (drafted by the target's INT4, and by the bundle's draft model where it has one),
+how far the provider's tokens are the CPU's, and whether exact gave the tokens that the same engine's fp16 gave. A
+second table says whether the provider's FP16 logits depend on how many rows run at once, as the engine runs them and
+with passes left as short as they are asked for. Each engine runs in a process of its own, so that none finds another's
+libraries loaded.
+
+Exits with 1 where the provider's fp16 differs from the CPU's before --least tokens (FP16 arithmetic may flip a near
+tie, but not at once), or where exact differs from fp16 in an engine that promises the same bits for any number of rows.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import multiprocessing
 import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from provider_figures import Figures, Run, Way, bits_table, failures, figures_table
+from provider_rows import RowBits, compare_row_bits
+
 import edgeprec
-from edgeprec.config import GenerationConfig, Mode
+from edgeprec.bundle import Bundle, BundleModel
+from edgeprec.config import DrafterKind, DraftingConfig, GenerationConfig, Mode
+from edgeprec.errors import EdgePrecError
 from edgeprec.prompts import load_prompts
 
+PACKAGES = ("edgeprec", "onnxruntime-gpu", "onnxruntime", "torch", "triton")
 
-def main() -> int:
-    """Compare and print."""
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and return the exit code."""
+    flags = _arguments(arguments)
+    prompts = [prompt.text for prompt in load_prompts("short")][: flags.prompts]
+    ways = choose_ways(Bundle.open(flags.bundle), flags.mode, flags.draft_length)
+    job = (flags.bundle, ways, prompts, flags.tokens)
+    lost = Run(note="its process died")
+    runs = {
+        "cpu": apart(measure, "onnxruntime", "cpu", *job, lost=lost),
+        flags.provider: apart(measure, "onnxruntime", flags.provider, *job, lost=lost),
+    }
+    if flags.torch is not False:
+        runs["torch"] = apart(measure_torch, *job, lost=lost)
+    bits: list[RowBits] | str = []
+    if flags.bit_tokens:
+        bits = apart(measure_bits, flags.bundle, flags.provider, flags.bit_tokens, lost="its process died")
+    figures = Figures(provider=flags.provider, runs=runs, ways=tuple(way.name for way in ways))
+    print(figures_table(figures))
+    print(bits_table(bits) if isinstance(bits, list) else f"\nrows not compared: {bits}")
+    problems = failures(figures, least=flags.least, needs_torch=flags.torch is True)
+    print("\n".join(["", *(f"problem: {problem}" for problem in problems)]) if problems else "\nno problem")
+    if flags.json is not None:
+        about = {"versions": _versions(), "new_tokens": flags.tokens, "prompts": len(prompts), "problems": problems}
+        rows = [row._asdict() for row in bits] if isinstance(bits, list) else bits
+        record = {"bundle": flags.bundle.name, **about, **figures.to_json(), "row_bits": rows}
+        flags.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return int(bool(problems))
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--provider", default="cuda", choices=["cuda", "tensorrt", "nvtensorrtrtx"])
+    parser.add_argument(
+        "--torch",
+        action=argparse.BooleanOptionalAction,
+        help="run the torch engine too, and fail without a CUDA torch; default: where there is one",
+    )
     parser.add_argument("-n", "--tokens", type=int, default=128)
     parser.add_argument("--prompts", type=int, default=4)
-    parser.add_argument("--mode", nargs="+", default=["fp16", "int4", "exact"], choices=[mode.value for mode in Mode])
+    parser.add_argument("--mode", nargs="+", default=["fp16", "int4", "exact"], choices=["fp16", "int4", "exact"])
+    parser.add_argument("--draft-length", type=int, metavar="K", help="of exact; default: adaptive")
     parser.add_argument("--least", type=int, default=16, help="tokens of fp16 that must agree")
+    parser.add_argument(
+        "--bit-tokens", type=int, default=300, help="tokens whose rows are compared bit by bit, 0 = none"
+    )
     parser.add_argument("--json", type=Path, help="where the figures go as JSON")
-    flags = parser.parse_args()
-    prompts = [prompt.text for prompt in load_prompts("short")][: flags.prompts]
-    found = {name: replies(flags, provider, prompts) for name, provider in (("cpu", "cpu"), ("gpu", flags.provider))}
-    rows = [compare(mode, found["cpu"][mode], found["gpu"][mode]) for mode in flags.mode]
-    for row in rows:
-        print(row)
-    if flags.json is not None:
-        flags.json.write_text(
-            json.dumps({"provider": flags.provider, "modes": rows}, indent=1) + "\n", encoding="utf-8"
-        )
-    return int(any(row["mode"] == "fp16" and row["shortest_agreement"] < flags.least for row in rows))
+    return parser.parse_args(arguments)
 
 
-def replies(flags: Any, provider: str, prompts: list[str]) -> dict[str, list[Any]]:
-    """Return the replies of every mode with one provider; the first pass of a mode warms up and is not kept."""
-    with edgeprec.load(flags.bundle, engine="onnxruntime", provider=provider, sensor="none") as session:
-        for note in session.info.fallbacks:
-            print(f"{provider}: {note}")
-        found = {}
-        for mode in flags.mode:
-            config = GenerationConfig(mode=Mode(mode), max_new_tokens=flags.tokens, ignore_eos=True)
-            session.generate(prompts[0], config)
-            found[mode] = [session.generate(prompt, config) for prompt in prompts]
-        return found
+def choose_ways(bundle: Bundle, modes: Sequence[str], draft_length: int | None) -> tuple[Way, ...]:
+    """Return the ways to decode: each mode, and exact once for each drafter that the bundle has."""
+    drafters = [DrafterKind.SELF, *([DrafterKind.MODEL] if isinstance(bundle.draft, BundleModel) else [])]
+    ways = []
+    for mode in modes:
+        if mode != "exact":
+            ways.append(Way(mode, GenerationConfig(mode=Mode(mode))))
+            continue
+        for drafter in drafters:
+            drafting = DraftingConfig(drafter=drafter, draft_length=draft_length)
+            name = "exact, self drafts" if drafter is DrafterKind.SELF else "exact, draft model"
+            ways.append(Way(name, GenerationConfig(mode=Mode.EXACT, drafting=drafting)))
+    return tuple(ways)
 
 
-def compare(mode: str, cpu: list[Any], gpu: list[Any]) -> dict[str, Any]:
-    """Return tokens/s of both and how long their tokens agree."""
-    agreed = [agreement(one.tokens, other.tokens) for one, other in zip(cpu, gpu, strict=True)]
-    return {
-        "mode": mode,
-        "cpu_tokens_per_s": round(statistics.median(reply.stats.tokens_per_s for reply in cpu), 1),
-        "gpu_tokens_per_s": round(statistics.median(reply.stats.tokens_per_s for reply in gpu), 1),
-        "identical_replies": sum(one.tokens == other.tokens for one, other in zip(cpu, gpu, strict=True)),
-        "replies": len(cpu),
-        "shortest_agreement": min(agreed),
-        "fallbacks": list(gpu[0].stats.fallbacks),
-    }
+def apart(work: Callable[..., Any], *arguments: Any, lost: Any) -> Any:
+    """Run ``work`` in a fresh process and return what it returns, or ``lost`` where the process dies."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(work, *arguments).result()
+        except BrokenProcessPool:
+            return lost
 
 
-def agreement(one: list[int], other: list[int]) -> int:
-    """Return how many leading tokens are the same."""
-    for index, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return index
-    return min(len(one), len(other))
+def measure(
+    engine: str, provider: str, bundle: Path, ways: Sequence[Way], prompts: Sequence[str], new_tokens: int
+) -> Run:
+    """Decode every prompt in every way; the first reply of a way warms up and is not kept."""
+    print(f"{engine} {provider}:", end=" ", flush=True)
+    try:
+        with edgeprec.load(bundle, engine=engine, provider=provider, sensor="none") as session:
+            replies = {}
+            for way in ways:
+                print(way.name, end="; ", flush=True)
+                settings = {"max_new_tokens": new_tokens, "ignore_eos": True}
+                session.generate(prompts[0], way.config, **settings)
+                replies[way.name] = [session.generate(prompt, way.config, **settings) for prompt in prompts]
+            run = Run.of(session.info, replies)
+    except EdgePrecError as error:
+        run = Run(note=str(error))
+    print("done" if run.note is None else run.note, flush=True)
+    return run
+
+
+def measure_torch(bundle: Path, ways: Sequence[Way], prompts: Sequence[str], new_tokens: int) -> Run:
+    """Do the same with the torch engine on the GPU; without a CUDA torch the run says so."""
+    if find_spec("torch") is None:
+        return Run(note="torch is not installed")
+    import torch
+
+    if not torch.cuda.is_available():
+        return Run(note=f"torch {torch.__version__} finds no CUDA device")
+    return measure("torch", "cuda", bundle, ways, prompts, new_tokens)
+
+
+def measure_bits(bundle: Path, provider: str, tokens: int) -> list[RowBits] | str:
+    """Return what ``compare_row_bits`` found, or why it could not."""
+    try:
+        return compare_row_bits(Bundle.open(bundle), provider, tokens)
+    except EdgePrecError as error:
+        return str(error)
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": sys.version.partition(" ")[0]}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 if __name__ == "__main__":
