@@ -124,8 +124,12 @@ class BatchEngine(Engine, Protocol):
         """Return how many texts the cache holds."""
         ...
 
-    def forward_batch(self, tokens: Sequence[Sequence[int]], *, positions: Sequence[int], plan: Plan) -> Any:
+    def forward_batch(
+        self, tokens: Sequence[Sequence[int]], *, positions: Sequence[int], plan: Plan, width: int = 0
+    ) -> Any:
         """Run tokens [B][T_b] of slots 0 .. B - 1 and return a ``BatchStep``; a T_b of 0 leaves a slot out.
+
+        The pass has ``width`` rows a slot or more, those that are not there included: so kinds of passes stay few.
 
         Raises:
             EngineError: the pass failed, or sequences, rows, ids or positions are out of range.

@@ -9,6 +9,8 @@ from edgeprec.runtime.batch_engine import BatchEngine
 
 __all__ = ["catch_up", "prefill_rows"]
 
+_LEAST_ROWS = 16  # a pass of fewer costs as much
+
 
 def prefill_rows(
     engine: BatchEngine, texts: Sequence[Sequence[int]], plan: Plan
@@ -35,8 +37,16 @@ def _run(
     while any(position < len(text) for position, text in zip(positions, texts, strict=True)):
         rows = [list(text[position : position + width]) for position, text in zip(positions, texts, strict=True)]
         step = engine.forward_batch(
-            rows, positions=[p if row else 0 for p, row in zip(positions, rows, strict=True)], plan=plan
+            rows,
+            positions=[p if row else 0 for p, row in zip(positions, rows, strict=True)],
+            plan=plan,
+            width=min(_padded(max(map(len, rows))), width),
         )
         positions = [position + len(row) for position, row in zip(positions, rows, strict=True)]
         ended = {slot: len(row) - 1 for slot, row in enumerate(rows) if row and positions[slot] == len(texts[slot])}
         yield step, ended
+
+
+def _padded(rows: int) -> int:
+    """Return a power of two: prompts of any length take a few kinds of passes, each compiled and captured once."""
+    return max(1 << (rows - 1).bit_length(), _LEAST_ROWS)

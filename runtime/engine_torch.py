@@ -141,16 +141,19 @@ class TorchEngine:
         """Run ``tokens`` at ``position`` of sequence 0; see the protocol."""
         return self.forward_batch([tokens], positions=[position], plan=plan).step
 
-    def forward_batch(self, tokens: Sequence[Sequence[int]], *, positions: Sequence[int], plan: Plan) -> BatchStep:
+    def forward_batch(
+        self, tokens: Sequence[Sequence[int]], *, positions: Sequence[int], plan: Plan, width: int = 0
+    ) -> BatchStep:
         """Run tokens [B][T_b] of sequences 0 .. B - 1, each at its own position; a T_b of 0 leaves a sequence out.
 
-        Rows are laid out as if every sequence had the longest T_b; those that are not there write nothing, and their
-        facts mean nothing.
+        Rows are laid out as if every sequence had the longest T_b, or ``width``; those that are not there write
+        nothing, and their facts mean nothing.
 
         Raises:
             EngineError: the pass failed, or sequences, rows, ids or positions are out of range.
         """
         widest = max((len(row) for row in tokens), default=0)
+        widest = max(widest, width) if widest else 0
         self._check(tokens, positions, widest, plan)
         flat_tokens, flat_positions = [], []
         for row, position in zip(tokens, positions, strict=True):

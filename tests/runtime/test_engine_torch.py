@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
 from edgeprec.bundle import Bundle
 from edgeprec.errors import EngineError
@@ -203,6 +204,19 @@ def test_batch_rows_are_single_runs(engine: TorchEngine) -> None:
     again = engine.forward_batch([texts[0][-1:], texts[1][-2:], []], positions=[29, 21, 0], plan=FP16)
     assert again.facts(1, 1).argmax == int(alone[1][-1].argmax())
     assert np.array_equal(again.step.logits[:1], alone[0][-1:])
+
+
+def test_rows_that_are_not_there(engine: TorchEngine) -> None:
+    """A pass made wider than its texts gives their bits, and writes nothing into the cache behind them."""
+    engine.forward(TEXT[:30], position=0, plan=FP16)
+    alone = engine.forward(TEXT[30:33], position=30, plan=FP16).logits.copy()
+    engine.forward(TEXT[:30], position=0, plan=FP16)
+    before = [part[0, :, 30:].clone() for layer in engine.model.cache for part in layer]
+    wide = engine.forward_batch([TEXT[24:30], []], positions=[24, 0], plan=FP16, width=16)
+    assert (wide.rows_per_sequence, len(wide.step.logits)) == (16, 32)
+    after = [part[0, :, 30:] for layer in engine.model.cache for part in layer]
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    assert np.array_equal(engine.forward(TEXT[30:33], position=30, plan=FP16).logits, alone)
 
 
 @pytest.mark.parametrize(
