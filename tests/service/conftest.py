@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -16,7 +19,7 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
 from edgeprec.runtime.passes import WeightBits
-from edgeprec.runtime.service.app import build_app
+from edgeprec.runtime.service.app import WEB_FOLDER, build_app
 from edgeprec.runtime.service.engine_room import EngineRoom
 from edgeprec.runtime.service.notify import Notifier
 from edgeprec.runtime.service.settings import ServiceSettings
@@ -168,3 +171,61 @@ def hold() -> Iterator[Hold]:
     made = Hold()
     yield made
     made.release()
+
+
+@pytest.fixture(scope="module")
+def web(asgi: ModuleType) -> ModuleType:
+    """Return the module that serves on a port."""
+    return load_file(TESTS / "service" / "web_server.py")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Return Debian's Chromium without a window. As root it only starts without its sandbox."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("needs Debian's chromium: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=chromium, args=flags)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """Return a fresh page; an error or a breach of the content policy on it fails the test."""
+    context = browser.new_context()
+    opened = context.new_page()
+    opened.set_default_timeout(30_000)
+    faults: list[str] = []
+    opened.on("pageerror", lambda error: faults.append(str(error)))
+    opened.on("console", lambda said: faults.append(said.text) if "Content Security Policy" in said.text else None)
+    yield opened
+    context.close()
+    assert faults == []
+
+
+@pytest.fixture
+def brake(web: ModuleType) -> Iterator[Any]:
+    """Return the engine's brake, released after the test."""
+    made = web.Brake()
+    yield made
+    made.release()
+
+
+@pytest.fixture
+def start(web: ModuleType, make_served: Callable[..., Any], brake: Any) -> Iterator[Callable[..., Any]]:
+    """Return ``start(**as make_served)``: gives the server's inside and the page's address."""
+    with ExitStack() as stack:
+
+        def begin(**changes: Any) -> Any:
+            engine = {"before_pass": brake} | changes.pop("engine", {})
+            served = make_served(engine=engine, web_folder=WEB_FOLDER, **changes)
+            address = stack.enter_context(web.served_on_port(served.app))
+            stack.callback(brake.release)  # before the server ends
+            return served, address
+
+        yield begin
