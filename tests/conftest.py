@@ -9,7 +9,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +33,21 @@ def load_checkpoints() -> ModuleType:
         sys.modules[full_name] = module_from_spec(found)
         found.loader.exec_module(sys.modules[full_name])
     return sys.modules[full_name]
+
+
+@pytest.fixture(scope="session")
+def load_script() -> Callable[[str], ModuleType]:
+    """Return what imports a file of ``scripts/`` by name, once; scripts find each other as they do when run."""
+
+    def load(name: str) -> ModuleType:
+        folder = str(ROOT / "scripts")
+        sys.path.append(folder)
+        try:
+            return import_module(name)
+        finally:
+            sys.path.remove(folder)
+
+    return load
 
 
 @pytest.fixture(scope="session")

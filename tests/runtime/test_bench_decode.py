@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,24 +22,9 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def scripts() -> Callable[[str], ModuleType]:
-    """Return what imports a file of ``scripts/`` by name; they import their neighbours."""
-
-    def load(name: str) -> ModuleType:
-        folder = str(Path(__file__).parents[2] / "scripts")
-        sys.path.append(folder)
-        try:
-            return import_module(name)
-        finally:
-            sys.path.remove(folder)
-
-    return load
-
-
-@pytest.fixture(scope="module")
-def script(scripts: Callable[[str], ModuleType]) -> ModuleType:
+def script(load_script: Callable[[str], ModuleType]) -> ModuleType:
     """Import ``scripts/bench_decode.py``."""
-    return scripts("bench_decode")
+    return load_script("bench_decode")
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +105,9 @@ def test_unknown_way(script: ModuleType) -> None:
         script.choose(script.configurations(6, has_draft=False), "int4,int8")
 
 
-def test_time_runs_out(script: ModuleType, scripts: Callable[[str], ModuleType]) -> None:
+def test_time_runs_out(script: ModuleType, load_script: Callable[[str], ModuleType]) -> None:
     """The table is of the prompts every way has done: a way that was stopped early is not compared on others."""
-    record = record_of(scripts)
+    record = record_of(load_script)
     ways = script.configurations(6, has_draft=False)
     ways = {name: ways[name] for name in ("fp16", "int4")}
     halted = script.Run(None, ways, load_prompts("short"), {}, lambda: True)
@@ -161,23 +145,23 @@ def test_a_way_that_cannot_run(
     assert "int4: left out: no kernel takes this" in capsys.readouterr().out
 
 
-def test_levels_in_the_table(scripts: Callable[[str], ModuleType]) -> None:
+def test_levels_in_the_table(load_script: Callable[[str], ModuleType]) -> None:
     """Three levels show what INT4 accepted of the draft model beside what FP16 accepted; other ways have a dash."""
-    record, summary = record_of(scripts), scripts("decode_record").Summary
+    record, summary = record_of(load_script), load_script("decode_record").Summary
     three = summary([record(drafted=10, accepted=9, model_drafted=8, model_accepted=6) for _ in range(2)])
     two = summary([record(drafted=10, accepted=5)])
     assert (three.level_acceptance, two.level_acceptance) == (pytest.approx(0.75), None)
-    lines = scripts("decode_table").drafting_table({"three-level": three, "draft": two}).splitlines()
+    lines = load_script("decode_table").drafting_table({"three-level": three, "draft": two}).splitlines()
     column = [cell.strip() for cell in lines[0].split("|")].index("INT4 accepts")
     assert [line.split("|")[column].strip() for line in lines[2:]] == ["0.75", "-"]
 
 
-def test_summary_of_replies(scripts: Callable[[str], ModuleType]) -> None:
+def test_summary_of_replies(load_script: Callable[[str], ModuleType]) -> None:
     """Rates and joules are totals over totals, acceptance is by kind of text, missing energy is not zero."""
-    record = record_of(scripts)
+    record = record_of(load_script)
     prose = record(prompt="a", kind=PromptKind.PROSE, drafted=8, accepted=6, rounds=2, joules=4.0)
     code = record(prompt="b", kind=PromptKind.CODE, drafted=2, accepted=1, rounds=2, decode_s=3.0, joules=None)
-    summary = scripts("decode_record").Summary([prose, code])
+    summary = load_script("decode_record").Summary([prose, code])
     assert summary.tokens_per_s == pytest.approx(8 / 4)
     assert summary.joules_per_token == pytest.approx(4 / 5)
     assert summary.joules_above_idle_per_token is None
@@ -191,10 +175,10 @@ def test_summary_of_replies(scripts: Callable[[str], ModuleType]) -> None:
 
 @pytest.mark.parametrize("keeps_grid", [False, True])
 def test_widened_draft_is_the_narrow_one(
-    scripts: Callable[[str], ModuleType], pair: tuple[Path, Path], keeps_grid: bool
+    load_script: Callable[[str], ModuleType], pair: tuple[Path, Path], keeps_grid: bool
 ) -> None:
     """A draft that shares its target's embedding gives its logits at a larger shape; layers on top add nothing."""
-    decode_pair = scripts("decode_pair")
+    decode_pair = load_script("decode_pair")
     text = [int(token) for token in np.random.default_rng(5).integers(0, 288, 40)]
     logits = {}
     for shape in ("none", "tiny"):
@@ -217,10 +201,10 @@ def test_widened_draft_is_the_narrow_one(
 
 
 def test_draft_of_another_target(
-    scripts: Callable[[str], ModuleType], pair: tuple[Path, Path], checkpoints: ModuleType, tmp_path: Path
+    load_script: Callable[[str], ModuleType], pair: tuple[Path, Path], checkpoints: ModuleType, tmp_path: Path
 ) -> None:
     """A distilled draft belongs to one target: another one is refused before anything is loaded."""
-    decode_pair = scripts("decode_pair")
+    decode_pair = load_script("decode_pair")
     other = checkpoints.make_checkpoint(tmp_path / "other", "llama", vocab_size=301, dtype="fp16")
     with pytest.raises(ConfigError):
         decode_pair.load_pair(
@@ -244,13 +228,13 @@ def test_exact_is_fp16(
 
 def test_a_difference_is_found(
     script: ModuleType,
-    scripts: Callable[[str], ModuleType],
+    load_script: Callable[[str], ModuleType],
     pair: tuple[Path, Path],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """One wrong token anywhere ends the check with exit code 1 and says where."""
-    identical = scripts("decode_identical")
+    identical = load_script("decode_identical")
     real = identical.decode_one
 
     def wrong(session: Any, way: str, config: Any, prompt: Any) -> Any:
@@ -267,9 +251,9 @@ def test_a_difference_is_found(
     assert "differs at test-prose-01, seed 0: token 5" in printed
 
 
-def test_check_without_time(scripts: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_without_time(load_script: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing compared is no success."""
-    identical = scripts("decode_identical")
+    identical = load_script("decode_identical")
     which = identical.cases([1], has_draft=False)
     checks = identical.check_identical(
         None, load_prompts("short"), tokens=8, which=which, has_time=lambda: False, report=print
@@ -278,7 +262,7 @@ def test_check_without_time(scripts: Callable[[str], ModuleType], capsys: pytest
     assert "identical: 0 of 0 replies, 0 tokens; 81 were planned" in capsys.readouterr().out
 
 
-def record_of(scripts: Callable[[str], ModuleType]) -> Callable[..., Any]:
+def record_of(load_script: Callable[[str], ModuleType]) -> Callable[..., Any]:
     """Return a maker of records of five tokens in one second."""
     plain = {
         "way": "x",
@@ -299,4 +283,4 @@ def record_of(scripts: Callable[[str], ModuleType]) -> Callable[..., Any]:
         "energy_note": None,
         "fallbacks": (),
     }
-    return lambda **changes: scripts("decode_record").Record(**plain | changes)
+    return lambda **changes: load_script("decode_record").Record(**plain | changes)

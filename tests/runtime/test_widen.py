@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -27,14 +26,9 @@ TEXT = [int(token) for token in np.random.default_rng(2).integers(0, 300, 60)]
 
 
 @pytest.fixture(scope="module")
-def widen() -> ModuleType:
-    """Import ``scripts/widen.py``, which imports its neighbour."""
-    folder = str(Path(__file__).parents[2] / "scripts")
-    sys.path.append(folder)
-    try:
-        return import_module("widen")
-    finally:
-        sys.path.remove(folder)
+def widen(load_script: Callable[[str], ModuleType]) -> ModuleType:
+    """Import ``scripts/widen.py``."""
+    return load_script("widen")
 
 
 def shape(small: ModelConfig, **changes: int) -> ModelConfig:

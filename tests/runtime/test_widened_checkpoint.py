@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,14 +21,9 @@ TEXT = torch.from_numpy(np.random.default_rng(4).integers(0, 288, (1, 50)))
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
-    """Import ``scripts/widened_checkpoint.py``, which imports its neighbours."""
-    folder = str(Path(__file__).parents[2] / "scripts")
-    sys.path.append(folder)
-    try:
-        return import_module("widened_checkpoint")
-    finally:
-        sys.path.remove(folder)
+def script(load_script: Callable[[str], ModuleType]) -> ModuleType:
+    """Import ``scripts/widened_checkpoint.py``."""
+    return load_script("widened_checkpoint")
 
 
 @pytest.fixture(scope="module")
