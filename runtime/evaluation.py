@@ -2,52 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from edgeprec.config import DraftingConfig
 from edgeprec.errors import ConfigError
 from edgeprec.prompts import Prompt
-from edgeprec.runtime.evaluation_drafts import DraftComparison, contestants, measure_drafts
-from edgeprec.runtime.evaluation_layers import LayerFidelity, measure_layers
+from edgeprec.runtime.evaluation_drafts import Contestant, DraftComparison, contestant_groups, measure_drafts
+from edgeprec.runtime.evaluation_effort import DRAFT_STAGES, overall, stage_efforts
+from edgeprec.runtime.evaluation_layers import LayerFidelity, layer_counts, measure_layers
 from edgeprec.runtime.evaluation_modes import ModeFidelity, measure_modes
-from edgeprec.runtime.evaluation_texts import Progress, choose_prompts, fitting_prompts, write_texts
+from edgeprec.runtime.evaluation_settings import EvaluationSettings, Table
+from edgeprec.runtime.evaluation_texts import (
+    EvaluationText,
+    Progress,
+    choose_prompts,
+    fitting_prompts,
+    write_texts,
+)
 from edgeprec.runtime.session import Session
 
-__all__ = ["Evaluation", "EvaluationSettings", "evaluate", "layers_to_json"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationSettings:
-    """How much is measured. The defaults take under ten minutes for a model of 135M weights on two CPU cores."""
-
-    prompts_per_kind: int = 3
-    reply_tokens: int = 48
-    draft_prompts_per_kind: int = 2
-    draft_lengths: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
-    epsilon: float = DraftingConfig().epsilon
-
-    def __post_init__(self) -> None:
-        for name in ("prompts_per_kind", "reply_tokens", "draft_prompts_per_kind"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"evaluation: {name} is {getattr(self, name)}, expected 1 or more")
-        if not self.draft_lengths or min(self.draft_lengths) < 1:
-            raise ConfigError(f"evaluation: draft_lengths are {self.draft_lengths}, expected one or more, each above 0")
-
-    @classmethod
-    def full(cls) -> EvaluationSettings:
-        """Return the settings of ``--full``: all short prompts, longer replies, every draft length."""
-        return cls(prompts_per_kind=7, reply_tokens=128, draft_prompts_per_kind=7, draft_lengths=tuple(range(1, 9)))
+__all__ = ["Evaluation", "evaluate", "layers_to_json"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Everything one run found. The last row of ``layers`` has the head in INT4 too."""
+    """What one run has found so far; a table that is not measured is None. ``layers`` end with the head in INT4 too.
 
-    layers: tuple[LayerFidelity, ...]
-    modes: ModeFidelity
-    drafts: DraftComparison
+    ``finished`` names the tables that will not change any more: ``drafts`` come in two parts.
+    """
+
+    layers: tuple[LayerFidelity, ...] | None = None
+    modes: ModeFidelity | None = None
+    drafts: DraftComparison | None = None
+    finished: tuple[Table, ...] = ()
     prompts: int
     prompt_tokens: int
     reply_tokens: int
@@ -58,21 +46,25 @@ class Evaluation:
     def notes(self) -> tuple[str, ...]:
         """Return in words what could not be measured."""
         skipped = f"{self.skipped_prompts} prompts were left out: the context is too short for them and their replies"
-        differing = self.drafts.differing_tokens
+        differing = 0 if self.drafts is None else self.drafts.differing_tokens
         unlike = f"{differing} drafted tokens differ from FP16's, where none should: run edgeprec certify"
         found = (
             skipped if self.skipped_prompts else None,
-            self.modes.bounded_note,
+            None if self.modes is None else self.modes.bounded_note,
             unlike if differing else None,
         )
         return tuple(note for note in found if note is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the contract's ``layers``, ``modes`` and ``drafts``, and beside them what they were taken from."""
+        """Return the contract's ``layers``, ``modes`` and ``drafts``, and beside them what they were taken from.
+
+        The keys of a table that is not measured are absent.
+        """
         return {
-            **layers_to_json(self.layers),
-            "modes": self.modes.to_json(),
-            **self.drafts.to_json(),
+            **({} if self.layers is None else layers_to_json(self.layers)),
+            **({} if self.modes is None else {"modes": self.modes.to_json()}),
+            **({} if self.drafts is None else self.drafts.to_json()),
+            "tables": [str(table) for table in self.finished],
             "prompts": self.prompts,
             "prompt_tokens": self.prompt_tokens,
             "reply_tokens": self.reply_tokens,
@@ -114,8 +106,12 @@ def evaluate(
     settings: EvaluationSettings,
     has_draft_model: bool,
     progress: Progress = lambda stage, done, total: None,
+    on_table: Callable[[Evaluation], None] = lambda found: None,
 ) -> Evaluation:
     """Measure ``session`` on ``prompts``; speeds are of this machine at this moment.
+
+    ``progress`` is told the stage and what is done of everything; ``on_table`` what is known, after each table and
+    between the two parts of ``drafts``.
 
     Raises:
         ConfigError: no prompt fits into the context with its reply.
@@ -127,20 +123,54 @@ def evaluate(
             f"none of {len(prompts)} prompts fits into a context of {session.info.context_tokens} tokens with a reply "
             f"of {settings.reply_tokens}: raise --context"
         )
-    texts = write_texts(session, chosen, reply_tokens=settings.reply_tokens, progress=progress)
     few = choose_prompts(chosen, per_kind=settings.draft_prompts_per_kind)
-    drafting_texts = [text for text, prompt in zip(texts, chosen, strict=True) if prompt in few]
-    entrants = contestants(has_model=has_draft_model, lengths=settings.draft_lengths)
-    drafts = measure_drafts(session, drafting_texts, entrants, progress=progress)
-    layers = measure_layers(session, texts, progress=progress)
-    modes = measure_modes(session, texts, epsilon=settings.epsilon, progress=progress)
-    return Evaluation(
-        layers=layers,
-        modes=modes,
-        drafts=drafts,
+    groups = contestant_groups(has_model=has_draft_model, lengths=settings.draft_lengths)
+    efforts = stage_efforts(
+        settings.tables,
+        texts=len(chosen),
+        layer_rows=len(layer_counts(session.info.num_layers)) + 1,
+        drafting_texts=len(few),
+        entrants=[len(group) for group in groups],
+    )
+    progress = overall(efforts, progress)
+    texts = write_texts(session, chosen, reply_tokens=settings.reply_tokens, progress=progress)
+    begun = found = Evaluation(
         prompts=len(texts),
         prompt_tokens=sum(len(text.prompt) for text in texts),
         reply_tokens=sum(len(text.reply) for text in texts),
         epsilon=settings.epsilon,
         skipped_prompts=len(prompts) - len(fitting),
     )
+    drafting_texts = [text for text, prompt in zip(texts, chosen, strict=True) if prompt in few]
+    for found in _tables(session, texts, drafting_texts, groups, settings=settings, begun=begun, progress=progress):
+        on_table(found)
+    return found
+
+
+def _tables(
+    session: Session,
+    texts: Sequence[EvaluationText],
+    drafting_texts: Sequence[EvaluationText],
+    groups: Sequence[Sequence[Contestant]],
+    *,
+    settings: EvaluationSettings,
+    begun: Evaluation,
+    progress: Progress,
+) -> Iterator[Evaluation]:
+    """Yield ``begun`` with each table that was asked for, as it comes."""
+    found = begun
+    if Table.LAYERS in settings.tables:
+        layers = measure_layers(session, texts, progress=progress)
+        found = replace(found, layers=layers, finished=(*found.finished, Table.LAYERS))
+        yield found
+    if Table.MODES in settings.tables:
+        modes = measure_modes(session, texts, epsilon=settings.epsilon, progress=progress)
+        found = replace(found, modes=modes, finished=(*found.finished, Table.MODES))
+        yield found
+    if Table.DRAFTS in settings.tables:
+        drafts = DraftComparison({}, {})
+        for stage, entrants in zip(DRAFT_STAGES, groups, strict=True):
+            drafts += measure_drafts(session, drafting_texts, entrants, progress=progress, stage=stage)
+            is_last = stage == DRAFT_STAGES[-1]
+            found = replace(found, drafts=drafts, finished=(*found.finished, *((Table.DRAFTS,) if is_last else ())))
+            yield found

@@ -20,11 +20,19 @@ from edgeprec.runtime.evaluation_texts import EvaluationText, Progress
 from edgeprec.runtime.reply import Reply, RoundRecord
 from edgeprec.runtime.session import Session
 
-__all__ = ["Contestant", "DraftComparison", "DraftScore", "contestants", "judged_drafts", "measure_drafts"]
+__all__ = [
+    "Contestant",
+    "DraftComparison",
+    "DraftScore",
+    "contestant_groups",
+    "contestants",
+    "judged_drafts",
+    "measure_drafts",
+]
 
 _BINS = len(ENTROPY_EDGES_BITS) + 1
 _WARM_UP_TOKENS = 12
-_RULES = (DraftRule.ENTROPY, DraftRule.SVIP, DraftRule.ADAEDL)
+_PUBLISHED_RULES = (DraftRule.SVIP, DraftRule.ADAEDL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,10 @@ class DraftComparison:
     total: dict[Contestant, DraftScore]
     by_kind: dict[tuple[PromptKind, Contestant], DraftScore]
 
+    def __add__(self, other: DraftComparison) -> DraftComparison:
+        """Return both together; nobody may be in both."""
+        return DraftComparison(self.total | other.total, self.by_kind | other.by_kind)
+
     @property
     def differing_tokens(self) -> int:
         """Return how many tokens of all replies are not plain FP16's; in mode exact none may be."""
@@ -116,17 +128,32 @@ class DraftComparison:
 
 
 def contestants(*, has_model: bool, lengths: Sequence[int]) -> tuple[Contestant, ...]:
-    """Return everybody to compare: each drafter with every fixed length, then adaptive by each rule."""
-    drafters = (DrafterKind.SELF, *((DrafterKind.MODEL,) if has_model else ()))
-    found = [Contestant(drafter, length, DraftRule.FIXED) for drafter in drafters for length in lengths]
-    found += [Contestant(drafter, None, rule) for drafter in drafters for rule in _RULES]
-    found.append(Contestant(DrafterKind.NGRAM, max(lengths), DraftRule.FIXED))
-    found.append(Contestant(DrafterKind.NGRAM, None, DraftRule.ENTROPY))
-    return tuple(found)
+    """Return everybody to compare, in the order of ``contestant_groups``."""
+    first, others = contestant_groups(has_model=has_model, lengths=lengths)
+    return (*first, *others)
+
+
+def contestant_groups(
+    *, has_model: bool, lengths: Sequence[int]
+) -> tuple[tuple[Contestant, ...], tuple[Contestant, ...]]:
+    """Return whom a user chooses between, adaptive and with every fixed length, and then the published stop rules.
+
+    The best fixed length and the adaptive one stand in one group, so that they are compared in the same minutes.
+    """
+    drafters = (*((DrafterKind.MODEL,) if has_model else ()), DrafterKind.SELF)
+    first = [Contestant(drafter, None, DraftRule.ENTROPY) for drafter in (*drafters, DrafterKind.NGRAM)]
+    first += [Contestant(drafter, length, DraftRule.FIXED) for drafter in drafters for length in lengths]
+    others = [Contestant(drafter, None, rule) for drafter in drafters for rule in _PUBLISHED_RULES]
+    return tuple(first), (*others, Contestant(DrafterKind.NGRAM, max(lengths), DraftRule.FIXED))
 
 
 def measure_drafts(
-    session: Session, texts: Sequence[EvaluationText], entrants: Sequence[Contestant], *, progress: Progress
+    session: Session,
+    texts: Sequence[EvaluationText],
+    entrants: Sequence[Contestant],
+    *,
+    progress: Progress,
+    stage: str = "drafts",
 ) -> DraftComparison:
     """Let everybody draft for every text, after a few tokens to warm up."""
     total: dict[Contestant, DraftScore] = defaultdict(DraftScore)
@@ -134,15 +161,17 @@ def measure_drafts(
     for entrant in entrants if texts else ():
         session.generate(texts[0].prompt, max_new_tokens=_WARM_UP_TOKENS, **_fields(entrant))
     for done, text in enumerate(texts):
-        progress("drafts", done, len(texts))
         before = _plain(session, text)
-        runs = {entrant: _run(session, text, entrant) for entrant in entrants}
+        runs = {}
+        for index, entrant in enumerate(entrants):
+            progress(stage, done * len(entrants) + index, len(texts) * len(entrants))
+            runs[entrant] = _run(session, text, entrant)
         after = _plain(session, text)
         fp16_s = (before.stats.decode_s + after.stats.decode_s) / 2
         for entrant, (reply, rounds) in runs.items():
             for score in (total[entrant], by_kind[text.kind, entrant]):
                 score.add(reply, rounds, fp16=before, fp16_s=fp16_s)
-    progress("drafts", len(texts), len(texts))
+    progress(stage, len(texts), len(texts))
     return DraftComparison(dict(total), dict(by_kind))
 
 

@@ -69,9 +69,11 @@ def measure_layers(
     forced = force_texts(session, texts, counts, progress=progress)
     rows = []
     for index, count in enumerate(counts):
-        progress("decode", index, len(counts))
-        free = _decode_all(session, texts, count, mode=Mode.INT4)
-        exact = _decode_all(session, texts, count, mode=Mode.EXACT)
+        free, exact = TokenMatch(), TokenMatch()
+        for done, text in enumerate(texts):
+            progress("decode", index * len(texts) + done, len(counts) * len(texts))
+            free += _decode(session, text, count, mode=Mode.INT4)
+            exact += _decode(session, text, count, mode=Mode.EXACT)
         on_prompt, on_reply = forced[index]
         rows.append(
             LayerFidelity(
@@ -124,13 +126,7 @@ def _part(rows: RowComparison, where: slice) -> RowComparison:
     return RowComparison(rows.agrees[where], rows.kl_bits[where], rows.entropy_bits[where])
 
 
-def _decode_all(
-    session: Session, texts: Sequence[EvaluationText], gated_layers: int | None, *, mode: Mode
-) -> TokenMatch:
-    total = TokenMatch()
-    for text in texts:
-        reply = session.generate(
-            text.prompt, mode=mode, drafter="self", gated_layers=gated_layers, max_new_tokens=max(len(text.reply), 1)
-        )
-        total += match_tokens(reply.tokens, text.reply)
-    return total
+def _decode(session: Session, text: EvaluationText, gated_layers: int | None, *, mode: Mode) -> TokenMatch:
+    count = max(len(text.reply), 1)
+    reply = session.generate(text.prompt, mode=mode, drafter="self", gated_layers=gated_layers, max_new_tokens=count)
+    return match_tokens(reply.tokens, text.reply)

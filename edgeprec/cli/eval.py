@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from edgeprec.config import DraftingConfig
 
 if TYPE_CHECKING:
     from edgeprec.bundle import Bundle
-    from edgeprec.runtime.evaluation import EvaluationSettings
+    from edgeprec.runtime.evaluation_settings import EvaluationSettings, Table
 
 __all__ = ["eval_command"]
 
@@ -33,6 +32,16 @@ __all__ = ["eval_command"]
 @click.option(
     "--epsilon", type=float, default=DraftingConfig().epsilon, help="Share of tokens that mode bounded may get wrong."
 )
+@click.option(
+    "--only",
+    "tables",
+    metavar="TABLES",
+    callback=lambda _context, _option, value: _parse_tables(value),
+    help="Measure only these, separated by commas: layers, modes, drafts.",
+)
+@click.option(
+    "--resume", "is_resumed", is_flag=True, help="Keep the tables that an interrupted run left in -o; measure the rest."
+)
 @session_options
 @json_option
 @quiet_option
@@ -41,7 +50,8 @@ def eval_command(**values: Any) -> None:
 
     Forced top-1 agreement, KL divergence, exact common prefix and free-running match with FP16 by the number of layers
     in INT4 and by entropy; what the modes keep of FP16's text; acceptance and speed of every drafter, draft length and
-    rule. Takes under ten minutes for a model of 135M weights on two cores.
+    rule. Takes under ten minutes for a model of 135M weights on two idle cores. Each table is in the folder of -o as
+    soon as it is measured; after Ctrl-C the tables there are printed, and --resume measures the others.
 
     INT4 is lossless on a checkpoint whose weights already lay on a 4-bit grid, as the demo's did: --rotate measures a
     copy with the same function in weights without a grid. The copy is made in $EDGEPREC_CACHE and kept.
@@ -50,25 +60,51 @@ def eval_command(**values: Any) -> None:
     Examples:
       edgeprec eval pair.edgeprec
       edgeprec eval ~/.cache/edgeprec/smollm2-135m.edgeprec --rotate -o fidelity
-      edgeprec eval pair.edgeprec --full --json | jq .modes
+      edgeprec eval pair.edgeprec --full --only modes --json | jq .modes
     """
     from edgeprec.bundle import Bundle
+    from edgeprec.cli.eval_files import known_tables, make_folder
+    from edgeprec.cli.eval_run import EvaluationRun
+
+    settings = _settings(values)
+    if values["is_resumed"] and values["output"] is None:
+        raise click.UsageError("--resume needs -o, the folder of the run to go on with")
+    bundle = Bundle.open(values["bundle"])
+    if values["output"] is not None:
+        make_folder(values["output"])
+    is_silent = values["quiet"] or values["as_json"]
+    measured = rotated_copy(bundle, is_quiet=is_silent) if values["is_rotated"] else bundle
+    run = EvaluationRun(bundle=measured, settings=settings, folder=values["output"], is_quiet=is_silent)
+    if values["is_resumed"]:
+        run.known = known_tables(values["output"], run.facts)
+    try:
+        run.measure(lambda: open_session(measured.root, values))
+    finally:  # after Ctrl-C too: what was measured is shown
+        _show(run.found, as_json=values["as_json"])
+
+
+def _show(found: dict[str, Any], *, as_json: bool) -> None:
     from edgeprec.cli.eval_markdown import evaluation_markdown
     from edgeprec.cli.json_output import print_json
 
-    settings = _settings(values)
-    bundle = Bundle.open(values["bundle"])
-    if values["output"] is not None:
-        _make_folder(values["output"])
-    is_silent = values["quiet"] or values["as_json"]
-    measured = rotated_copy(bundle, is_quiet=is_silent) if values["is_rotated"] else bundle
-    found = _evaluate(measured, values, settings, is_quiet=is_silent)
-    if values["output"] is not None:
-        write_evaluation(values["output"], found)
-    if values["as_json"]:
+    if not found:
+        return
+    if as_json:
         print_json(found)
     else:
         click.echo(evaluation_markdown(found), nl=False)
+
+
+def _parse_tables(value: str | None) -> tuple[Table, ...] | None:
+    from edgeprec.runtime.evaluation_settings import Table
+
+    if value is None:
+        return None
+    asked = [name.strip() for name in value.split(",")]
+    unknown = [name for name in asked if name not in tuple(Table)]
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]!r} is no table, expected some of {', '.join(Table)}")
+    return tuple(table for table in Table if table in asked)
 
 
 def rotated_copy(bundle: Bundle, *, is_quiet: bool) -> Bundle:
@@ -98,74 +134,11 @@ def rotated_copy(bundle: Bundle, *, is_quiet: bool) -> Bundle:
     return Bundle.open(path)
 
 
-def write_evaluation(folder: Path, found: dict[str, Any]) -> None:
-    """Write eval.json, eval.md and the pictures into ``folder``."""
-    import json
-
-    from edgeprec.cli.eval_markdown import evaluation_markdown
-    from edgeprec.cli.eval_pictures import draw_pictures
-    from edgeprec.cli.output_file import write_whole
-
-    pictures = draw_pictures(found)
-    for name, svg in pictures.items():
-        write_whole(folder / name, svg)
-    write_whole(folder / "eval.md", evaluation_markdown(found, pictures=tuple(pictures)))
-    write_whole(folder / "eval.json", json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-
-
 def _settings(values: dict[str, Any]) -> EvaluationSettings:
     from dataclasses import replace
 
-    from edgeprec.runtime.evaluation import EvaluationSettings
+    from edgeprec.runtime.evaluation_settings import EvaluationSettings
 
     DraftingConfig(epsilon=values["epsilon"])  # refuse it before anything is loaded
     settings = EvaluationSettings.full() if values["is_full"] else EvaluationSettings()
-    return replace(settings, epsilon=values["epsilon"])
-
-
-def _evaluate(
-    bundle: Bundle, values: dict[str, Any], settings: EvaluationSettings, *, is_quiet: bool
-) -> dict[str, Any]:
-    from edgeprec.bundle import BundleModel
-    from edgeprec.cli.progress import progress_bars
-    from edgeprec.export.progress import ProgressEvent
-    from edgeprec.prompts import load_prompts
-    from edgeprec.runtime.evaluation import evaluate
-
-    began_ns = time.monotonic_ns()
-    with open_session(bundle.root, values) as session, progress_bars(is_quiet=is_quiet) as show:
-        found = evaluate(
-            session,
-            load_prompts("short"),
-            settings=settings,
-            has_draft_model=isinstance(bundle.draft, BundleModel),
-            progress=lambda stage, done, total: show(ProgressEvent(stage, done, total)),
-        ).to_json()
-        engine = f"{session.info.name} on {session.info.device}"
-    int4 = bundle.target.entry.int4
-    return {
-        "bundle": bundle.manifest.name,
-        "rotated": any(name.startswith("rotated-") for name in bundle.manifest.sources),
-        "quantizer": int4.quantizer,
-        "group_size": int4.group_size,
-        "bits_per_weight": int4.bits_per_weight,
-        "engine": engine,
-        "seconds": (time.monotonic_ns() - began_ns) * 1e-9,
-        **found,
-    }
-
-
-def _make_folder(folder: Path) -> None:
-    """Make the output folder before the long work.
-
-    Raises:
-        ConfigError: it cannot be made or written.
-    """
-    from edgeprec.cli.output_file import check_writable
-    from edgeprec.errors import ConfigError
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"-o {folder} cannot be made: {error.strerror}") from error
-    check_writable(folder / "eval.json", flag="-o")
+    return replace(settings, epsilon=values["epsilon"], tables=values["tables"] or settings.tables)

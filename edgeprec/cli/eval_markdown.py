@@ -23,17 +23,26 @@ def _lines(found: Values, pictures: Sequence[str]) -> Iterator[str]:
     yield ""
     yield _origin(found)
     yield ""
+    if not found["complete"]:
+        yield "**Not complete**: the run was interrupted or is still going; --resume measures what is missing.  "
     yield from (f"Note: {note}.  " for note in found["notes"])
-    for title, table in (
-        ("By gated layers", layer_table(found)),
-        ("By mode", mode_table(found)),
-        ("By entropy, all layers and the head in INT4", entropy_table(found)),
-        ("Drafts", draft_table(found["drafts"])),
-        ("Drafts by kind of text: speed over FP16", drafts_by_kind_table(found["drafts_by_kind"])),
+    for title, key, table in (
+        ("By gated layers", "layers", layer_table),
+        ("By mode", "modes", mode_table),
+        ("By entropy, all layers and the head in INT4", "entropy", entropy_table),
+        ("Drafts", "drafts", lambda found: draft_table(found["drafts"])),
+        (
+            "Drafts by kind of text: speed over FP16",
+            "drafts_by_kind",
+            lambda found: drafts_by_kind_table(found["drafts_by_kind"]),
+        ),
     ):
         yield f"## {title}"
         yield ""
-        yield from table
+        if key in found:
+            yield from table(found)
+        else:
+            yield "Not measured."
         yield ""
     yield from (f"![{name.removesuffix('.svg').replace('-', ' ')}]({name})" for name in pictures)
 

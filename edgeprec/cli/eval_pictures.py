@@ -18,9 +18,9 @@ Values = Mapping[str, Any]
 def draw_pictures(found: Values) -> dict[str, str]:
     """Return file name -> SVG, from what ``eval --json`` prints; pictures without a point are left out."""
     charts = {
-        "agreement-by-layers.svg": _by_layers(found),
-        "agreement-by-entropy.svg": _by_entropy(found),
-        "acceptance-by-entropy.svg": _acceptance(found),
+        "agreement-by-layers.svg": _by_layers(found) if "layers" in found else None,
+        "agreement-by-entropy.svg": _by_entropy(found) if "layers" in found else None,
+        "acceptance-by-entropy.svg": _acceptance(found) if "drafts" in found else None,
     }
     return {name: draw_chart(chart) for name, chart in charts.items() if chart is not None}
 

@@ -14,7 +14,7 @@ import pytest
 from edgeprec.bundle import Bundle
 from edgeprec.cli.eval_markdown import draft_table, drafts_by_kind_table, evaluation_markdown, mode_table
 from edgeprec.cli.eval_pictures import bin_label, draw_pictures
-from edgeprec.runtime.evaluation import EvaluationSettings
+from edgeprec.runtime.evaluation_settings import EvaluationSettings
 
 Invoke = Callable[..., Any]
 SMALL = {"prompts_per_kind": 1, "reply_tokens": 8, "draft_prompts_per_kind": 1, "draft_lengths": (1, 4)}
@@ -50,7 +50,7 @@ def found(roomy_pair: Path) -> dict[str, Any]:
             session, load_prompts("short"), settings=EvaluationSettings(**SMALL), has_draft_model=False
         ).to_json()
     facts = {"bundle": "roomy", "rotated": False, "quantizer": "clip", "group_size": 32, "bits_per_weight": 4.5}
-    return {**facts, "engine": "onnxruntime on cpu", "seconds": 1.0, **values}
+    return {**facts, "engine": "onnxruntime on cpu", "seconds": 1.0, "complete": True, **values}
 
 
 def test_json_is_the_contract(roomy_pair: Path, invoke: Invoke, small: None) -> None:
@@ -64,6 +64,7 @@ def test_json_is_the_contract(roomy_pair: Path, invoke: Invoke, small: None) -> 
     assert {row["token_match"] for row in values["exact_by_layers"]} == {1.0}
     assert {(row["name"], row["k"]) for row in values["drafts"]} >= {("self", 1), ("self", "adaptive"), ("ngram", 4)}
     assert values["prompts"] == 4
+    assert (values["complete"], values["tables"]) == (True, ["layers", "modes", "drafts"])
 
 
 def test_files_are_written(roomy_pair: Path, invoke: Invoke, small: None, tmp_path: Path) -> None:
@@ -105,6 +106,8 @@ def test_rotated_copy_is_measured_and_named(
     [
         (("--epsilon", "2"), 2, "epsilon is 2.0, expected above 0, below 1"),
         (("-o", "taken"), 2, "cannot be made"),
+        (("--only", "layers,speed"), 2, "'speed' is no table, expected some of layers, modes, drafts"),
+        (("--resume",), 2, "--resume needs -o"),
         (("--context", "20"), 2, "none of 27 prompts fits into a context of 20 tokens"),
     ],
 )
@@ -123,6 +126,91 @@ def test_what_cannot_be_measured_is_refused(
     outcome = invoke("eval", str(roomy_pair), *arguments, "--sensor", "none")
     assert outcome.code == code
     assert message in outcome.err
+
+
+def test_an_interrupted_run_keeps_its_tables_and_is_resumed(
+    roomy_pair: Path, invoke: Invoke, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the second table leaves the first one in the folder and on the screen; --resume measures the rest."""
+    from edgeprec.runtime import evaluation
+
+    command = ("eval", str(roomy_pair), "-o", str(tmp_path), "--sensor", "none")
+
+    def interrupt(*_values: Any, **_keywords: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation, "measure_modes", interrupt)
+        outcome = invoke(*command)
+    assert outcome.code == 130
+    assert "**Not complete**" in outcome.out
+    assert outcome.out.count("Not measured.") == 3
+    partial = json.loads((tmp_path / "eval.json").read_text(encoding="utf-8"))
+    assert (partial["complete"], partial["tables"]) == (False, ["layers"])
+    assert "modes" not in partial
+    assert (tmp_path / "eval.md").read_text(encoding="utf-8").startswith("# Fidelity of roomy\n")
+    assert {path.name for path in tmp_path.glob("*.svg")} == {"agreement-by-layers.svg", "agreement-by-entropy.svg"}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation, "measure_layers", interrupt)  # it is known
+        outcome = invoke(*command, "--resume")
+    assert outcome.code == 0, outcome.err
+    whole = json.loads((tmp_path / "eval.json").read_text(encoding="utf-8"))
+    assert (whole["complete"], whole["tables"]) == (True, ["layers", "modes", "drafts"])
+    assert whole["layers"] == partial["layers"]
+    assert whole["seconds"] > partial["seconds"]
+    assert "Not measured." not in outcome.out
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation, "write_texts", interrupt)  # nothing is left to do
+        again = invoke(*command, "--resume")
+    assert (again.code, again.out) == (0, outcome.out)
+
+
+def test_a_kill_leaves_whole_files(
+    roomy_pair: Path, invoke: Invoke, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After every table the folder holds JSON and Markdown that say the same, with nothing half written beside them."""
+    from edgeprec.cli import eval_files
+
+    seen = []
+    write = eval_files.write_evaluation
+
+    def watched(folder: Path, found: dict[str, Any]) -> None:
+        write(folder, found)
+        seen.append(json.loads((folder / "eval.json").read_text(encoding="utf-8")))
+        page = (folder / "eval.md").read_text(encoding="utf-8")
+        assert page == evaluation_markdown(seen[-1], pictures=tuple(draw_pictures(seen[-1])))
+        assert not list(folder.glob(".*"))
+
+    monkeypatch.setattr(eval_files, "write_evaluation", watched)
+    outcome = invoke("eval", str(roomy_pair), "-o", str(tmp_path), "--only", "drafts,modes", "--sensor", "none")
+    assert outcome.code == 0, outcome.err
+    assert [values["tables"] for values in seen] == [["modes"], ["modes"], ["modes", "drafts"]]
+    assert [values["complete"] for values in seen] == [False, False, True]
+    assert all("layers" not in values for values in seen)
+
+
+def test_resuming_something_else_is_refused(roomy_pair: Path, invoke: Invoke, small: None, tmp_path: Path) -> None:
+    """Tables of other settings do not mix; neither does a file that is no evaluation."""
+    command = ("eval", str(roomy_pair), "-o", str(tmp_path), "--only", "modes", "--sensor", "none")
+    assert invoke(*command).code == 0
+    outcome = invoke(*command, "--resume", "--epsilon", "0.2")
+    assert outcome.code == 2
+    assert "was measured with settings" in outcome.err
+    (tmp_path / "eval.json").write_text("[]")
+    outcome = invoke(*command, "--resume")
+    assert outcome.code == 2
+    assert "is no evaluation" in outcome.err
+
+
+def test_resuming_nothing_measures_everything(roomy_pair: Path, invoke: Invoke, small: None, tmp_path: Path) -> None:
+    """--resume on an empty folder is a plain run."""
+    outcome = invoke(
+        "eval", str(roomy_pair), "-o", str(tmp_path), "--only", "modes", "--resume", "--json", "--sensor", "none"
+    )
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out) == json.loads((tmp_path / "eval.json").read_text(encoding="utf-8"))
 
 
 def test_a_folder_that_is_no_bundle(invoke: Invoke, tmp_path: Path) -> None:

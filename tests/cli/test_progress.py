@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from edgeprec.cli.eval_progress import evaluation_bar
 from edgeprec.cli.progress import progress_bars, working
 from edgeprec.export.progress import ProgressEvent
 
@@ -54,3 +55,28 @@ def test_a_detail_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     with progress_bars(is_quiet=False) as show:
         show(ProgressEvent("read", 1, 2, "layer[0]/[bold]"))
     assert "layer[0]/[bold]" in stream.getvalue()
+
+
+@pytest.mark.parametrize(("stream", "is_quiet"), [(io.StringIO(), False), (Terminal(), True)])
+def test_an_evaluation_in_a_log_shows_no_bar(
+    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, is_quiet: bool
+) -> None:
+    """The same holds for the bar of an evaluation."""
+    monkeypatch.setattr(sys, "stderr", stream)
+    with evaluation_bar(is_quiet=is_quiet) as show:
+        show("modes", 100, 1000)
+    assert stream.getvalue() == ""
+
+
+def test_an_evaluation_has_one_bar_for_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stage at work in words, the share of the whole, and that the time beside it is what is left."""
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    with evaluation_bar(is_quiet=False) as show:
+        show("forced", 100, 1000)
+        show("more drafts", 420, 1000)
+    shown = stream.getvalue()
+    assert "drafts, other rules" in shown
+    assert "42%" in shown
+    assert "left" in shown

@@ -15,10 +15,18 @@ from edgeprec.config import DrafterKind, DraftRule
 from edgeprec.errors import ConfigError
 from edgeprec.precision import Plan, Precision
 from edgeprec.prompts import Prompt, PromptKind
-from edgeprec.runtime.evaluation import Evaluation, EvaluationSettings, evaluate
-from edgeprec.runtime.evaluation_drafts import Contestant, contestants, judged_drafts, measure_drafts
+from edgeprec.runtime.evaluation import Evaluation, evaluate
+from edgeprec.runtime.evaluation_drafts import (
+    Contestant,
+    contestant_groups,
+    contestants,
+    judged_drafts,
+    measure_drafts,
+)
+from edgeprec.runtime.evaluation_effort import overall, stage_efforts
 from edgeprec.runtime.evaluation_layers import gated_plan, layer_counts, measure_layers
 from edgeprec.runtime.evaluation_modes import count_agreeing, measure_modes
+from edgeprec.runtime.evaluation_settings import EvaluationSettings, Table
 from edgeprec.runtime.evaluation_texts import EvaluationText, choose_prompts, write_texts
 
 MakeRig = Callable[..., Any]
@@ -175,6 +183,92 @@ def test_entrants() -> None:
     }
 
 
+def test_whom_a_user_chooses_between_comes_first() -> None:
+    """The entropy rule and every fixed length are compared together; the published rules come when those are done."""
+    first, others = contestant_groups(has_model=True, lengths=(1, 4))
+    assert first[0] == Contestant(DrafterKind.MODEL, None, DraftRule.ENTROPY)
+    assert {(entrant.drafter, entrant.length) for entrant in first} >= {
+        (drafter, length) for drafter in (DrafterKind.MODEL, DrafterKind.SELF) for length in (None, 1, 4)
+    }
+    assert {entrant.rule for entrant in others if entrant.length is None} == {DraftRule.SVIP, DraftRule.ADAEDL}
+    assert not set(first) & set(others)
+
+
+def test_tables_come_one_by_one(make: MakeRig, calibration: MakeCalibration) -> None:
+    """Whoever listens has each table as soon as it is there, drafts in two parts, and no key of what is not."""
+    seen: list[Evaluation] = []
+    rig = make("sometimes", session={"calibration": calibration()}, accepts_int4=True)
+    last = evaluate(rig.session, PROMPTS, settings=SETTINGS, has_draft_model=False, on_table=seen.append)
+    assert [found.finished for found in seen] == [
+        (Table.LAYERS,),
+        (Table.LAYERS, Table.MODES),
+        (Table.LAYERS, Table.MODES),
+        tuple(Table),
+    ]
+    assert seen[-1] is last
+    known = [seen_so_far.to_json() for seen_so_far in seen]
+    assert "modes" not in known[0]
+    assert "drafts" not in known[1]
+    assert known[3]["drafts"][: len(known[2]["drafts"])] == known[2]["drafts"]
+    assert len(known[3]["drafts"]) > len(known[2]["drafts"]) > 0
+    assert known[0]["layers"] == known[3]["layers"]
+
+
+@pytest.mark.parametrize("table", list(Table))
+def test_only_what_is_asked_for_is_measured(make: MakeRig, calibration: MakeCalibration, table: Table) -> None:
+    """One table alone; nothing is decoded for the others."""
+    rig = make("always", session={"calibration": calibration()}, accepts_int4=True)
+    stages: set[str] = set()
+    found = evaluate(
+        rig.session,
+        PROMPTS,
+        settings=replace(SETTINGS, tables=(table,)),
+        has_draft_model=False,
+        progress=lambda stage, done, total: stages.add(stage),
+    )
+    assert found.finished == (table,)
+    assert [kind for kind in Table if getattr(found, kind) is not None] == [table]
+    expected = {"layers": {"forced", "decode"}, "modes": {"modes"}, "drafts": {"drafts", "more drafts"}}
+    assert stages == {"fp16", *expected[table]}
+
+
+def test_progress_is_of_everything_and_never_falls(make: MakeRig, calibration: MakeCalibration) -> None:
+    """It begins at 0, rises through all stages and ends at the total."""
+    told: list[tuple[str, int, int]] = []
+    rig = make("always", session={"calibration": calibration()}, accepts_int4=True)
+    evaluate(
+        rig.session,
+        PROMPTS,
+        settings=SETTINGS,
+        has_draft_model=False,
+        progress=lambda *values: told.append(values),
+    )
+    done = [values[1] for values in told]
+    assert (done[0], done[-1], told[0][2]) == (0, 1000, 1000)
+    assert done == sorted(done)
+    assert len(set(done)) > 20
+
+
+def test_effort_grows_with_what_is_asked() -> None:
+    """Stages that are not asked for cost nothing; more drafters and rows cost more."""
+    size = {"texts": 4, "drafting_texts": 2}
+    drafts = stage_efforts([Table.DRAFTS], layer_rows=3, entrants=(5, 2), **size)
+    assert drafts == {"fp16": 4.0, "drafts": 14.0, "more drafts": 8.0}
+    few, many = (stage_efforts([Table.LAYERS], layer_rows=rows, entrants=(5, 2), **size) for rows in (2, 4))
+    assert set(few) == {"fp16", "forced", "decode"}
+    assert few["decode"] < many["decode"]
+
+
+def test_overall_progress_weighs_stages() -> None:
+    """Half of a stage with three quarters of the effort is 375 of 1000; a stage with nothing to do is done."""
+    told: list[int] = []
+    progress = overall({"a": 3.0, "b": 1.0}, lambda stage, done, total: told.append(done))
+    progress("a", 1, 2)
+    progress("a", 2, 2)
+    progress("b", 0, 0)
+    assert told == [375, 750, 1000]
+
+
 def test_a_perfect_drafter_is_fast_and_accepted(make: MakeRig, calibration: MakeCalibration) -> None:
     """Acceptance 1 at a fixed length, a gain from cheaper steps, and no token but FP16's."""
     rig = make("always", session={"calibration": calibration()})
@@ -240,6 +334,7 @@ def test_the_whole_evaluation_is_plain_values(make: MakeRig, calibration: MakeCa
     assert {row["name"] for row in found["drafts"]} == {"self", "model", "ngram"}
     assert {row["token_match"] for row in found["exact_by_layers"]} == {1.0}
     assert (found["prompts"], found["reply_tokens"], found["notes"]) == (4, 48, [])
+    assert found["tables"] == ["layers", "modes", "drafts"]
     assert all(sum(entry["tokens"] for entry in row["bins"]) == 48 for row in found["entropy"])
 
 
