@@ -17,7 +17,7 @@ from edgeprec.engine_segment import pick_segments
 from edgeprec.errors import ConfigError, EngineError, MemoryBudgetError
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.cuda_memory import CudaMemory, DeviceMemory
-from edgeprec.runtime.engine import EngineInfo, StepResult
+from edgeprec.runtime.engine import NEAR_TIES, EngineInfo, StepResult
 from edgeprec.runtime.tensorrt_chain import TensorRtChain
 from edgeprec.tensorrt_library import TENSORRT_KINDS, TensorRtLibrary, find_tensorrt
 
@@ -82,8 +82,8 @@ class TensorRtEngine:
     @property
     def info(self) -> EngineInfo:
         """Return shapes and limits."""
-        note = ("layers change precision in groups; a group with layers of both ran in FP16",)
-        fallbacks = note if self._has_mixed_group else ()
+        groups = ("layers change precision in groups; a group with layers of both ran in FP16",)
+        fallbacks = (NEAR_TIES, *(groups if self._has_mixed_group else ()))
         return EngineInfo(name="tensorrt", has_bitwise_rows=False, fallbacks=fallbacks, **self._facts)  # type: ignore[arg-type]
 
     def forward(self, tokens: Sequence[int], *, position: int, plan: Plan) -> StepResult:

@@ -32,7 +32,7 @@ from provider_rows import RowBits, compare_row_bits
 
 import edgeprec
 from edgeprec.bundle import Bundle, BundleModel
-from edgeprec.config import DrafterKind, DraftingConfig, GenerationConfig, Mode
+from edgeprec.config import DrafterKind, DraftingConfig, GenerationConfig, Mode, with_overrides
 from edgeprec.errors import EdgePrecError
 from edgeprec.prompts import load_prompts
 
@@ -123,9 +123,9 @@ def measure(
             replies = {}
             for way in ways:
                 print(way.name, end="; ", flush=True)
-                settings = {"max_new_tokens": new_tokens, "ignore_eos": True}
-                session.generate(prompts[0], way.config, **settings)
-                replies[way.name] = [session.generate(prompt, way.config, **settings) for prompt in prompts]
+                config = with_overrides(way.config, max_new_tokens=new_tokens, ignore_eos=True)
+                session.generate(prompts[0], config)
+                replies[way.name] = [session.generate(prompt, config) for prompt in prompts]
             run = Run.of(session.info, replies)
     except EdgePrecError as error:
         run = Run(note=str(error))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,8 @@ def certify_command(ctx: click.Context, /, **values: Any) -> None:
     """Decode prompts as the flags say and again in plain FP16, and compare them token by token.
 
     Exits with 0 if every token of BUNDLE is the same, or differs only where FP16's two best logits are a tie; else
-    with 1. The first index that differs is named with the gap between both logits.
+    with 1. The first index that differs is named with the gap between both logits, and so is what the engine does not
+    promise.
 
     \b
     Examples:
@@ -59,10 +60,11 @@ def certify_command(ctx: click.Context, /, **values: Any) -> None:
         certificate = certify(
             session, prompts, config=config, progress=lambda done, total: show(ProgressEvent("compare", done, total))
         )
+        notes = session.info.fallbacks
     if values["as_json"]:
-        print_json(certificate.to_json())
+        print_json(certificate.to_json() | {"fallbacks": list(notes)})
     else:
-        click.echo("\n".join(_lines(certificate, is_quiet=values["quiet"])))
+        click.echo("\n".join(_lines(certificate, notes, is_quiet=values["quiet"])))
     ctx.exit(0 if certificate.is_within_tolerance else 1)
 
 
@@ -76,9 +78,10 @@ def _prompts(file: Path | None) -> list[str]:
     return [prompt.text for prompt in load_prompts("test", "prose")][:_SHIPPED_PROMPTS]
 
 
-def _lines(certificate: Certificate, *, is_quiet: bool) -> Iterator[str]:
+def _lines(certificate: Certificate, notes: Sequence[str], *, is_quiet: bool) -> Iterator[str]:
     if not is_quiet:
         yield from (_row_line(row) for row in certificate.rows)
+        yield from (f"note: {note}" for note in notes)
     rows = certificate.rows
     yield (
         f"{certificate.verdict}: mode {certificate.mode} against fp16, {len(rows)} prompts, "

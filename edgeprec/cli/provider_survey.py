@@ -10,7 +10,7 @@ _CONTEXT_TOKENS = 64
 
 
 def cuda_fallbacks(available: Sequence[str]) -> str | None:
-    """Return what to say of the CUDA provider; None where the installed onnxruntime has none.
+    """Return what to say of the CUDA provider, near ties included; None where the installed onnxruntime has none.
 
     Loads the demo pair's target, which takes seconds. Other GPU providers compile for minutes and are not asked.
     """
@@ -18,6 +18,7 @@ def cuda_fallbacks(available: Sequence[str]) -> str | None:
     from edgeprec.cli.cache import cache_folder
     from edgeprec.cli.demo_model import BUNDLE_NAME
     from edgeprec.errors import EdgePrecError
+    from edgeprec.runtime.engine import NEAR_TIES
     from edgeprec.runtime.engine_onnxruntime_gpu import PROVIDERS, OnnxRuntimeGpuEngine
 
     if PROVIDERS["cuda"].name not in available:
@@ -29,6 +30,8 @@ def cuda_fallbacks(available: Sequence[str]) -> str | None:
         engine = OnnxRuntimeGpuEngine.open(Bundle.open(path).target, provider="cuda", context_tokens=_CONTEXT_TOKENS)
     except EdgePrecError as error:
         return f"provider cuda does not run the demo pair: {error}"
-    fallbacks = engine.info.fallbacks
+    info = engine.info
     engine.close()
-    return "; ".join(fallbacks) if fallbacks else "provider cuda runs every node of the demo pair on the GPU"
+    nodes = [note for note in info.fallbacks if note != NEAR_TIES]
+    told = nodes or ["provider cuda runs every node of the demo pair on the GPU"]
+    return "; ".join([*told, *(() if info.has_bitwise_rows else (NEAR_TIES,))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,18 @@ def test_a_difference_is_named_with_its_index_and_gap(
     """Where to look is in the line."""
     certify_as(TIE)
     assert "differs at     3, logit gap 0.0004  Twice" in invoke("certify", "pair.edgeprec").out
+
+
+def test_what_the_engine_does_not_promise_is_a_note(
+    fake_api: Any, certify_as: Callable[..., Any], invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A difference is easier to judge beside it: in the text before the verdict, in JSON as the reply's field."""
+    certify_as(SAME)
+    info = replace(fake_api.session.info, fallbacks=("near ties may differ",))
+    monkeypatch.setattr(type(fake_api.session), "info", info)
+    assert invoke("certify", "pair.edgeprec").out.splitlines()[-2] == "note: near ties may differ"
+    assert json.loads(invoke("certify", "pair.edgeprec", "--json").out)["fallbacks"] == ["near ties may differ"]
+    assert "near ties" not in invoke("certify", "pair.edgeprec", "--quiet").out
 
 
 def test_json_is_strict(fake_api: Any, certify_as: Callable[..., Any], invoke: Callable[..., Any]) -> None:

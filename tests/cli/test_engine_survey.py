@@ -14,6 +14,7 @@ from edgeprec.cli.demo_model import BUNDLE_NAME
 from edgeprec.cli.engine_survey import EngineFinding, survey_engines
 from edgeprec.cli.provider_survey import cuda_fallbacks
 from edgeprec.errors import DeviceError
+from edgeprec.runtime.engine import NEAR_TIES
 from edgeprec.runtime.engine_onnxruntime_gpu import PROVIDERS, Provider
 
 
@@ -63,11 +64,11 @@ def test_with_a_gpu_its_generation_is_named(library: None, monkeypatch: pytest.M
 CUDA = ["CUDAExecutionProvider", "CPUExecutionProvider"]
 
 
-def fake_cuda(monkeypatch: pytest.MonkeyPatch, cache: Path, name: str) -> None:
+def fake_cuda(monkeypatch: pytest.MonkeyPatch, cache: Path, name: str, *, has_bitwise_rows: bool = True) -> None:
     """Let ``name`` stand in for the CUDA provider, and ``cache`` for the cache folder."""
     monkeypatch.setenv("EDGEPREC_CACHE", str(cache))
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [name])
-    monkeypatch.setitem(PROVIDERS, "cuda", Provider(name=name, device="cpu"))
+    monkeypatch.setitem(PROVIDERS, "cuda", Provider(name=name, device="cpu", has_bitwise_rows=has_bitwise_rows))
 
 
 def test_without_cuda_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -94,3 +95,14 @@ def test_the_demo_pair_shows_what_falls_back(monkeypatch: pytest.MonkeyPatch, tm
     fake_cuda(monkeypatch, tmp_path, "CUDAExecutionProvider")
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["AzureExecutionProvider"])
     assert str(cuda_fallbacks(CUDA)).startswith("provider cuda does not run the demo pair: onnxruntime ")
+
+
+def test_doctor_says_where_exact_is_not_literal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_pair: Path
+) -> None:
+    """A provider whose rows were not compared bit by bit is named as one where near ties may differ."""
+    (tmp_path / BUNDLE_NAME).symlink_to(tiny_pair)
+    fake_cuda(monkeypatch, tmp_path, "CPUExecutionProvider", has_bitwise_rows=False)
+    assert cuda_fallbacks(["CPUExecutionProvider"]) == (
+        f"provider cuda runs every node of the demo pair on the GPU; {NEAR_TIES}"
+    )

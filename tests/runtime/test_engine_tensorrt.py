@@ -28,6 +28,7 @@ from edgeprec.export.tensorrt import EngineSettings, build_engines
 from edgeprec.export.tensorrt_builder import PlanBuilder
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime import engine_tensorrt
+from edgeprec.runtime.engine import NEAR_TIES
 from edgeprec.runtime.engine_onnxruntime import OnnxRuntimeEngine
 from edgeprec.runtime.engine_tensorrt import TensorRtEngine
 from edgeprec.tensorrt_library import TensorRtLibrary
@@ -115,7 +116,7 @@ def test_info_tells_shapes_and_limits(built: Bundle, opened: Callable[..., Tenso
     model = built.model(role)
     info = opened(model, context_tokens=40).info
     assert (info.name, info.device, info.num_layers) == ("tensorrt", "cuda:0", model.architecture.num_layers)
-    assert (info.context_tokens, info.max_rows, info.has_bitwise_rows, info.fallbacks) == (40, 16, False, ())
+    assert (info.context_tokens, info.max_rows, info.has_bitwise_rows, info.fallbacks) == (40, 16, False, (NEAR_TIES,))
     cache_bytes = 2 * 4 * model.architecture.num_layers * CONTEXT * model.architecture.kv_size
     assert info.memory_bytes > cache_bytes
 
@@ -124,10 +125,13 @@ def test_a_mixed_group_runs_in_fp16_and_says_so(opened: Callable[..., TensorRtEn
     """Layers 0 and 1 are one group: INT4 in one of them alone runs both in FP16, and the reply will say it."""
     engine = opened()
     fp16 = engine.forward(TEXT[:4], position=0, plan=FP16).logits.copy()
-    assert engine.info.fallbacks == ()
+    assert engine.info.fallbacks == (NEAR_TIES,)
     mixed = engine.forward(TEXT[:4], position=0, plan=Plan((True, False, False, False))).logits.copy()
     assert np.array_equal(fp16, mixed)
-    assert engine.info.fallbacks == ("layers change precision in groups; a group with layers of both ran in FP16",)
+    assert engine.info.fallbacks == (
+        NEAR_TIES,
+        "layers change precision in groups; a group with layers of both ran in FP16",
+    )
     last = engine.forward(TEXT[:4], position=0, plan=Plan((False, False, True, False))).logits
     assert not np.array_equal(last, fp16)
 
