@@ -1,4 +1,4 @@
-"""Attention over the static cache: the launcher."""
+"""Attention over the static cache: the launchers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Any
 
 import torch
 
-from edgeprec.kernels.decoder_shapes import SPLIT_TOKENS, AttentionSpace, KvLayer
+from edgeprec.kernels.decoder_shapes import SPLIT_TOKENS, AttentionSpace, KvLayer, RotaryTables
 from edgeprec.kernels.target import target_of
-from edgeprec.kernels.triton_attention import attention_join_kernel, attention_parts_kernel
+from edgeprec.kernels.triton_attention import attention_join_kernel, attention_kernel
 
-__all__ = ["attend"]
+__all__ = ["MAX_TURNED_ROWS", "attend", "rotate_and_attend"]
 
+MAX_TURNED_ROWS = 16  # every tile of a sequence turns all its new keys: more rows are turned beforehand
 _BLOCK = 64
 _CHUNK = 16
 _LEAST_SLOTS = 16  # rows of a tensor-core product
+_MOST_JOINED_SPLITS = 32  # that one program joins; more are joined by a kernel with a program for each row and head
 
 
 def attend(
@@ -29,25 +31,70 @@ def attend(
     span: int,
 ) -> None:
     """Fill out [M, H, d] from query [M, H, d]; no row sees more than ``span`` keys."""
-    rows, heads, width = query.shape
+    _launch(query, positions, None, None, cache, space, out, rows_per_sequence, span, eps=0.0, new_rows=0)
+
+
+def rotate_and_attend(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    tables: RotaryTables,
+    norms: tuple[torch.Tensor, torch.Tensor] | None,
+    cache: KvLayer,
+    space: AttentionSpace,
+    out: torch.Tensor,
+    *,
+    rows_per_sequence: int,
+    span: int,
+    eps: float,
+) -> None:
+    """Fill the cache and out [M, H, d] from qkv [M, (H + 2 H_kv) d], at most MAX_TURNED_ROWS a sequence."""
+    new_rows = 1 if rows_per_sequence == 1 else MAX_TURNED_ROWS
+    _launch(qkv, positions, tables, norms, cache, space, out, rows_per_sequence, span, eps=eps, new_rows=new_rows)
+
+
+def _launch(
+    source: torch.Tensor,
+    positions: torch.Tensor,
+    tables: RotaryTables | None,
+    norms: tuple[torch.Tensor, torch.Tensor] | None,
+    cache: KvLayer,
+    space: AttentionSpace,
+    out: torch.Tensor,
+    rows_per_sequence: int,
+    span: int,
+    *,
+    eps: float,
+    new_rows: int,
+) -> None:
+    rows, heads, width = out.shape
     kv_heads, capacity = cache.keys.shape[1:3]
     group = heads // kv_heads
     slots = max(_LEAST_SLOTS, 1 << (group - 1).bit_length())
     tiles = rows // rows_per_sequence * -(-rows_per_sequence // (slots // group))
+    splits = -(-span // SPLIT_TOKENS)
     d = max(16, 1 << (width - 1).bit_length())
-    has_pdl = target_of(query.device).has_dependent_launch
+    has_pdl = target_of(source.device).has_dependent_launch
     options: dict[str, Any] = {"launch_pdl": True} if has_pdl else {}
-    attention_parts_kernel[(-(-span // SPLIT_TOKENS), kv_heads, tiles)](
-        query,
+    cos, sin = (space.sums, space.sums) if tables is None else tables
+    q_norm, k_norm = (cos, cos) if norms is None else norms
+    attention_kernel[(splits, kv_heads, tiles)](
+        source,
+        positions,
+        cos,
+        sin,
+        q_norm,
+        k_norm,
         cache.keys,
         cache.values,
-        positions,
         space.parts,
         space.sums,
+        space.arrived,
+        out,
         rows_per_sequence,
         capacity,
         space.splits,
         math.log2(math.e) / math.sqrt(width),
+        eps,
         HEADS=heads,
         KV_HEADS=kv_heads,
         WIDTH=width,
@@ -55,22 +102,27 @@ def attend(
         SLOTS=slots,
         BLOCK=_BLOCK,
         STEPS=SPLIT_TOKENS // _BLOCK,
-        USE_PDL=has_pdl,
-        num_warps=4,
-        **options,
-    )
-    attention_join_kernel[(rows, heads)](
-        space.parts,
-        space.sums,
-        positions,
-        out,
-        space.splits,
-        HEADS=heads,
-        WIDTH=width,
-        D=d,
-        SPLIT=SPLIT_TOKENS,
         CHUNK=_CHUNK,
+        NEW_ROWS=new_rows,
+        HAS_NORM=norms is not None,
+        JOINS=splits <= _MOST_JOINED_SPLITS,
         USE_PDL=has_pdl,
         num_warps=4,
         **options,
     )
+    if splits > _MOST_JOINED_SPLITS:
+        attention_join_kernel[(rows, heads)](
+            space.parts,
+            space.sums,
+            positions,
+            out,
+            space.splits,
+            HEADS=heads,
+            WIDTH=width,
+            D=d,
+            SPLIT=SPLIT_TOKENS,
+            CHUNK=_CHUNK,
+            USE_PDL=has_pdl,
+            num_warps=4,
+            **options,
+        )

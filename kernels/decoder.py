@@ -13,7 +13,7 @@ from edgeprec.kernels import torch_decoder
 from edgeprec.kernels.decoder_shapes import SPLIT_TOKENS, AttentionSpace, KvLayer, RotaryTables
 from edgeprec.kernels.dispatch import kernel_backend
 
-__all__ = ["attend", "embed", "rms_norm", "rotate"]
+__all__ = ["attend", "embed", "rms_norm", "rotate", "rotate_and_attend"]
 
 
 def embed(tokens: torch.Tensor, table: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
@@ -103,13 +103,73 @@ def attend(
     if not _has_triton(query):
         torch_decoder.attend(query, positions, cache, out, rows_per_sequence=rows_per_sequence)
         return out
-    if space is None or space.parts.shape[0] < rows or space.splits * SPLIT_TOKENS < span:
-        found = None if space is None else tuple(space.parts.shape)
-        raise KernelError(f"attend got space {found} for {rows} rows of {span} keys, expected room for all of them")
+    space = _require_room(space, rows=rows, span=span)
     from edgeprec.kernels import attention_launch
 
     attention_launch.attend(query, positions, cache, space, out, rows_per_sequence=rows_per_sequence, span=span)
     return out
+
+
+def rotate_and_attend(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    *,
+    tables: RotaryTables,
+    norms: tuple[torch.Tensor, torch.Tensor] | None,
+    cache: KvLayer,
+    space: AttentionSpace | None,
+    rows_per_sequence: int,
+    span: int,
+    eps: float,
+    query: torch.Tensor,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """Do what ``rotate`` and then ``attend`` do, in one kernel where a sequence has few rows; ``query`` is scratch.
+
+    Raises:
+        KernelError: the shapes do not belong together, or the space is too small.
+    """
+    if space is not None and _has_triton(qkv):
+        from edgeprec.kernels import attention_launch
+
+        if rows_per_sequence <= attention_launch.MAX_TURNED_ROWS:
+            _require_room(space, rows=out.shape[0], span=span)
+            rows, heads, width = out.shape
+            wanted = (rows, (heads + 2 * cache.keys.shape[1]) * width)
+            is_whole = positions.shape == (rows,) and rows % rows_per_sequence == 0
+            is_grouped = heads % cache.keys.shape[1] == 0 and cache.keys.shape[3] == width
+            _require(qkv.shape == wanted and is_whole and is_grouped, "rotate_and_attend", qkv, positions, out)
+            attention_launch.rotate_and_attend(
+                qkv,
+                positions,
+                tables,
+                norms,
+                cache,
+                space,
+                out,
+                rows_per_sequence=rows_per_sequence,
+                span=span,
+                eps=eps,
+            )
+            return out
+    rotate(
+        qkv,
+        positions,
+        tables=tables,
+        norms=norms,
+        cache=cache,
+        rows_per_sequence=rows_per_sequence,
+        eps=eps,
+        query=query,
+    )
+    return attend(query, positions, cache=cache, space=space, rows_per_sequence=rows_per_sequence, span=span, out=out)
+
+
+def _require_room(space: AttentionSpace | None, *, rows: int, span: int) -> AttentionSpace:
+    if space is None or space.parts.shape[0] < rows or space.splits * SPLIT_TOKENS < span:
+        found = None if space is None else tuple(space.parts.shape)
+        raise KernelError(f"attend got space {found} for {rows} rows of {span} keys, expected room for all of them")
+    return space
 
 
 def _has_triton(tensor: torch.Tensor) -> bool:

@@ -73,7 +73,7 @@ def rotate(
         HEADS=heads,
         KV_HEADS=kv_heads,
         HALF=width // 2,
-        BLOCK=_power_of_two(width // 2),
+        BLOCK=_power_of_two(width),
         HAS_NORM=norms is not None,
         USE_PDL=has_pdl,
         num_warps=1,

@@ -30,6 +30,7 @@ class AttentionSpace(NamedTuple):
 
     parts: torch.Tensor  # float32 [M, H, splits, d]
     sums: torch.Tensor  # float32 [M, H, splits, 2]
+    arrived: torch.Tensor  # int32 [M, H_kv], 0 between passes: programs of a tile that are done
 
     @property
     def splits(self) -> int:

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-__all__ = ["embed_kernel", "rms_norm_kernel", "rotate_kernel"]
+__all__ = ["embed_kernel", "load_turned", "rms_norm_kernel", "rotate_kernel"]
 
 
 @triton.jit
@@ -50,6 +50,41 @@ def rms_norm_kernel(x_ptr, weight_ptr, y_ptr, eps, WIDTH: tl.constexpr, BLOCK: t
     tl.store(y_ptr + row * WIDTH + column, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def load_turned(
+    source,
+    position,
+    is_row,
+    d,
+    cos_ptr,
+    sin_ptr,
+    norm_ptr,
+    eps,
+    HALF: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+):
+    """Return heads float32 [R, D], each turned by its position, 0 where not ``is_row``.
+
+    source [R] points to element 0 of a head of 2 HALF; position and is_row [R]; d = 0 .. D - 1
+    cos_ptr, sin_ptr float32 [positions, HALF]; element i turns with element HALF + i
+    norm_ptr float32 [2 HALF], used where HAS_NORM: the root-mean-square norm of each head before it is turned
+    """
+    WIDTH: tl.constexpr = 2 * HALF
+    inside = is_row[:, None] & (d < WIDTH)[None, :]
+    is_low = d < HALF
+    other = tl.where(is_low, d + HALF, d - HALF)
+    x = tl.load(source[:, None] + d[None, :], mask=inside, other=0.0).to(tl.float32)
+    partner = tl.load(source[:, None] + other[None, :], mask=inside, other=0.0).to(tl.float32)
+    if HAS_NORM:
+        factor = 1.0 / tl.sqrt(tl.sum(x * x, 1) / WIDTH + eps)
+        x = x * factor[:, None] * tl.load(norm_ptr + d, mask=d < WIDTH, other=0.0)[None, :]
+        partner = partner * factor[:, None] * tl.load(norm_ptr + other, mask=d < WIDTH, other=0.0)[None, :]
+    angle = tl.maximum(position, 0)[:, None] * HALF + tl.where(is_low, d, d - HALF)[None, :]
+    cos = tl.load(cos_ptr + angle, mask=inside, other=0.0)
+    sin = tl.load(sin_ptr + angle, mask=inside, other=0.0)
+    return tl.fma(x, cos, tl.where(is_low[None, :], -partner, partner) * sin)
+
+
 @triton.jit(do_not_specialize=["rows_per_sequence"])
 def rotate_kernel(
     qkv_ptr,
@@ -76,8 +111,7 @@ def rotate_kernel(
     qkv_ptr         fp16 [M, (HEADS + 2 KV_HEADS) d], d = 2 HALF, heads q | k | v; row m belongs to sequence
                     m // rows_per_sequence
     positions_ptr   int32 [M], -1 = the row is not there and writes nothing to the cache
-    cos_ptr, sin_ptr float32 [positions, HALF]; element i turns with element HALF + i
-    q_norm_ptr, k_norm_ptr float32 [d], used where HAS_NORM: the root-mean-square norm of each head before it is turned
+    cos_ptr, sin_ptr, q_norm_ptr, k_norm_ptr, HAS_NORM, eps   see ``load_turned``; BLOCK is d rounded up
     q_ptr           fp16 [M, HEADS, d]; keys_ptr, values_ptr fp16 [sequences, KV_HEADS, capacity, d]
 
     Programs: rows, heads.
@@ -86,39 +120,24 @@ def rotate_kernel(
         gdc_launch_dependents()
         gdc_wait()
     WIDTH: tl.constexpr = 2 * HALF
-    row = tl.program_id(0)
+    one = tl.arange(0, 1)
+    row = tl.program_id(0) + one
     head = tl.program_id(1)
     position = tl.load(positions_ptr + row)
-    i = tl.arange(0, BLOCK)
-    inside = i < HALF
-    source = qkv_ptr + (row * (HEADS + 2 * KV_HEADS) + head) * WIDTH + i
-    low = tl.load(source, mask=inside, other=0.0).to(tl.float32)
-    high = tl.load(source + HALF, mask=inside, other=0.0).to(tl.float32)
-    is_value = head >= HEADS + KV_HEADS
-    if HAS_NORM:
-        factor = 1.0 / tl.sqrt((tl.sum(low * low, 0) + tl.sum(high * high, 0)) / WIDTH + eps)
-        weight = k_norm_ptr + i
-        if head < HEADS:
-            weight = q_norm_ptr + i
-        low = tl.where(is_value, low, low * factor * tl.load(weight, mask=inside, other=0.0))
-        high = tl.where(is_value, high, high * factor * tl.load(weight + HALF, mask=inside, other=0.0))
-    angle = tl.maximum(position, 0) * HALF + i
-    cos = tl.load(cos_ptr + angle, mask=inside, other=0.0)
-    sin = tl.load(sin_ptr + angle, mask=inside, other=0.0)
-    first = tl.where(is_value, low, low * cos - high * sin).to(q_ptr.dtype.element_ty)
-    second = tl.where(is_value, high, high * cos + low * sin).to(q_ptr.dtype.element_ty)
+    d = tl.arange(0, BLOCK)
+    inside = (d < WIDTH)[None, :]
+    source = qkv_ptr + (row * (HEADS + 2 * KV_HEADS) + head) * WIDTH
+    kv_head = (head - HEADS) % KV_HEADS
+    slot = ((row // rows_per_sequence) * KV_HEADS + kv_head).to(tl.int64) * capacity + position
     if head < HEADS:
-        target = q_ptr + (row * HEADS + head) * WIDTH + i
-        tl.store(target, first, mask=inside)
-        tl.store(target + HALF, second, mask=inside)
+        query = load_turned(source, position, one == 0, d, cos_ptr, sin_ptr, q_norm_ptr, eps, HALF, HAS_NORM)
+        target = q_ptr + (row * HEADS + head)[:, None] * WIDTH + d[None, :]
+        tl.store(target, query.to(q_ptr.dtype.element_ty), mask=inside)
+    elif head < HEADS + KV_HEADS:
+        key = load_turned(source, position, one == 0, d, cos_ptr, sin_ptr, k_norm_ptr, eps, HALF, HAS_NORM)
+        target = keys_ptr + slot[:, None] * WIDTH + d[None, :]
+        tl.store(target, key.to(keys_ptr.dtype.element_ty), mask=inside & (position >= 0)[:, None])
     else:
-        kv_head = (head - HEADS) % KV_HEADS
-        at = ((row // rows_per_sequence) * KV_HEADS + kv_head).to(tl.int64) * capacity + position
-        at = at * WIDTH + i
-        inside = inside & (position >= 0)
-        if is_value:
-            tl.store(values_ptr + at, first, mask=inside)
-            tl.store(values_ptr + at + HALF, second, mask=inside)
-        else:
-            tl.store(keys_ptr + at, first, mask=inside)
-            tl.store(keys_ptr + at + HALF, second, mask=inside)
+        value = tl.load(source[:, None] + d[None, :], mask=inside, other=0.0)
+        target = values_ptr + slot[:, None] * WIDTH + d[None, :]
+        tl.store(target, value.to(values_ptr.dtype.element_ty), mask=inside & (position >= 0)[:, None])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from edgeprec.architecture import ModelConfig
-from edgeprec.kernels.decoder import attend, embed, rms_norm, rotate
+from edgeprec.kernels.decoder import embed, rms_norm, rotate_and_attend
 from edgeprec.kernels.decoder_shapes import KvLayer
 from edgeprec.kernels.dispatch import fp16_linear, fp16_swiglu, head_statistics, int4_linear, int4_swiglu
 from edgeprec.kernels.repack import DeviceInt4Weight
@@ -76,23 +76,17 @@ class TorchModel:
     ) -> None:
         rows, buffers, config = hidden.shape[0], self.buffers, self.config
         qkv = _linear(self._norm(hidden, layer.input_norm), layer.qkv, is_int4, out=buffers.qkv[:rows])
-        query = rotate(
+        attended = rotate_and_attend(
             qkv,
             positions,
             tables=buffers.tables,
             norms=layer.head_norms,
             cache=cache,
-            rows_per_sequence=shape.rows_per_sequence,
-            eps=config.rms_norm_eps,
-            query=buffers.query[:rows],
-        )
-        attended = attend(
-            query,
-            positions,
-            cache=cache,
             space=buffers.attention,
             rows_per_sequence=shape.rows_per_sequence,
             span=shape.span,
+            eps=config.rms_norm_eps,
+            query=buffers.query[:rows],
             out=buffers.attended[:rows],
         )
         _linear(attended.view(rows, config.q_size), layer.o, is_int4, residual=hidden, out=hidden)

@@ -66,6 +66,7 @@ class SpaceForm:
         if self.has_splits:
             heads = rows * config.num_heads * self.splits
             shapes += [(heads, config.head_dim, torch.float32), (heads, 2, torch.float32)]
+            shapes += [(rows, config.num_kv_heads, torch.int32)]
         return shapes
 
 
@@ -107,7 +108,9 @@ def take_buffers(form: SpaceForm, arena: Arena) -> PassBuffers:
     if form.has_splits:
         space = (rows, config.num_heads, form.splits)
         attention = AttentionSpace(
-            arena.take((*space, config.head_dim), torch.float32), arena.take((*space, 2), torch.float32)
+            arena.take((*space, config.head_dim), torch.float32),
+            arena.take((*space, 2), torch.float32),
+            arena.take((rows, config.num_kv_heads), torch.int32),
         )
     tables = rotary_tables(config, form.context_tokens)
     return PassBuffers(

@@ -20,8 +20,6 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures import TimeoutError as PoolTimeout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -114,24 +112,32 @@ def compile_case(case: Case) -> str | None:
     return None
 
 
+def compile_numbered(numbered: tuple[int, Case]) -> tuple[int, str | None]:
+    """Compile a case and return its number with the outcome, as a pool returns them in any order."""
+    number, case = numbered
+    return number, compile_case(case)
+
+
 def compile_cases(cases: list[Case], deadline_s: float | None) -> set[Case]:
-    """Compile in parallel, in order, until ``deadline_s`` of the monotonic clock; return what can be run by then."""
-    workers = min(16, os.cpu_count() or 1)
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
-    futures: dict[Future[str | None], Case] = {pool.submit(compile_case, case): case for case in cases}
+    """Compile in parallel, in order, until ``deadline_s`` of the monotonic clock; return what can be run by then.
+
+    The workers are killed at the end: some sizes take the compiler minutes, and nothing else may use the GPU while
+    cases are timed.
+    """
     done: set[Case] = set()
     refused: list[str] = []
-    left_s = None if deadline_s is None else max(1.0, deadline_s - time.monotonic())
-    try:
-        for future in as_completed(futures, timeout=left_s):
-            failure = future.result()
-            if failure is None:
-                done.add(futures[future])
-            else:
-                refused.append(failure)
-    except PoolTimeout:
-        print(f"{len(cases) - len(done) - len(refused)} of {len(cases)} sizes not compiled in time")
-    pool.shutdown(cancel_futures=True)  # what runs ends first: nothing else may use the GPU while cases are timed
+    with multiprocessing.get_context("spawn").Pool(min(16, os.cpu_count() or 1)) as pool:
+        outcomes = pool.imap_unordered(compile_numbered, enumerate(cases))
+        try:
+            for _ in cases:
+                number, failure = outcomes.next(None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
+                if failure is None:
+                    done.add(cases[number])
+                else:
+                    refused.append(failure)
+        except multiprocessing.TimeoutError:
+            print(f"{len(cases) - len(done) - len(refused)} of {len(cases)} sizes not compiled in time")
+        pool.terminate()
     print(f"{len(done)} sizes compiled, {len(refused)} do not fit this GPU")
     for failure in refused[:3]:
         print(failure[:200])

@@ -48,10 +48,12 @@ def make_cache(heads: Heads, device: str, *, sequences: int = 1, capacity: int =
 
 
 def make_space(rows: int, heads: Heads, device: str, *, splits: int = 4) -> AttentionSpace:
-    """Return a space full of NaN."""
+    """Return a space full of NaN, in which no program has arrived."""
     shape = (rows, heads.query, splits)
     return AttentionSpace(
-        torch.full((*shape, heads.width), math.nan, device=device), torch.full((*shape, 2), math.nan, device=device)
+        torch.full((*shape, heads.width), math.nan, device=device),
+        torch.full((*shape, 2), math.nan, device=device),
+        torch.zeros(rows, heads.kv, dtype=torch.int32, device=device),
     )
 
 
@@ -65,16 +67,41 @@ def run_attention(
 ) -> torch.Tensor:
     """Run the Triton kernels in a poisoned space of their own."""
     device = str(query.device)
-    out = torch.full_like(query, math.nan)
+    out, splits = torch.full_like(query, math.nan), -(-span // SPLIT_TOKENS)
+    space = make_space(query.shape[0], heads, device, splits=splits)
     attention_launch.attend(
-        query,
+        query, int32(positions, device), cache, space, out, rows_per_sequence=per_sequence, span=span
+    )
+    assert not space.arrived.any(), "the next pass counts from 0"
+    return out
+
+
+def run_in_one(
+    qkv: torch.Tensor,
+    positions: list[int],
+    cache: KvLayer,
+    heads: Heads,
+    *,
+    per_sequence: int,
+    norms: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """Run the kernel that turns, writes and attends, in a poisoned space of its own."""
+    device, rows, capacity = str(qkv.device), qkv.shape[0], cache.keys.shape[2]
+    out = torch.full((rows, heads.query, heads.width), math.nan, dtype=torch.float16, device=device)
+    space = make_space(rows, heads, device, splits=-(-capacity // SPLIT_TOKENS))
+    attention_launch.rotate_and_attend(
+        qkv,
         int32(positions, device),
+        tables(capacity, heads.width // 2, device),
+        norms,
         cache,
-        make_space(query.shape[0], heads, device),
+        space,
         out,
         rows_per_sequence=per_sequence,
-        span=span,
+        span=capacity,
+        eps=EPS,
     )
+    assert not space.arrived.any(), "the next pass counts from 0"
     return out
 
 
@@ -161,6 +188,70 @@ def test_attention_of_a_row_has_the_same_bits_in_any_company(device: str, heads:
     batch = run_attention(query[[1, 0]], [-1, start], swapped, heads, per_sequence=1)
     assert torch.equal(batch[1], together[0])
     assert not batch[0].any()
+
+
+@pytest.mark.parametrize("has_norm", [False, True])
+@pytest.mark.parametrize("heads", [LLAMA, SMOL, WIDE_GROUP])
+@pytest.mark.parametrize(
+    ("positions", "per_sequence"),
+    [([0], 1), ([200], 1), ([125, 126, 127, 128, 129, 130], 6), ([5, -1, 131], 1), ([126, 127, 128, 300, 301, -1], 3)],
+)
+def test_one_kernel_does_what_three_do(
+    device: str, heads: Heads, positions: list[int], per_sequence: int, has_norm: bool
+) -> None:
+    """New keys at the edge of a split, sequences of their own lengths, rows that are not there: cache and result."""
+    rows = len(positions)
+    qkv = randn(rows, (heads.query + 2 * heads.kv) * heads.width).half()
+    norms = (randn(heads.width, seed=3), randn(heads.width, seed=4)) if has_norm else None
+    sequences = rows // per_sequence
+    expected_cache = make_cache(heads, "cpu", sequences=sequences)
+    query, expected = (torch.empty(rows, heads.query, heads.width, dtype=torch.float16) for _ in range(2))
+    at = int32(positions, "cpu")
+    turning = {"rows_per_sequence": per_sequence, "eps": EPS}
+    torch_decoder.rotate(qkv, at, tables(400, heads.width // 2, "cpu"), norms, expected_cache, query, **turning)
+    torch_decoder.attend(query, at, expected_cache, expected, rows_per_sequence=per_sequence)
+    cache = make_cache(heads, device, sequences=sequences)
+    moved = None if norms is None else (norms[0].to(device), norms[1].to(device))
+    out = run_in_one(qkv.to(device), positions, cache, heads, per_sequence=per_sequence, norms=moved)
+    for got, wanted in zip((out, *cache), (expected, *expected_cache), strict=True):
+        torch.testing.assert_close(got.cpu(), wanted, rtol=6e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize("heads", [LLAMA, SMOL])
+def test_one_kernel_gives_a_row_the_same_bits_in_any_company(device: str, heads: Heads) -> None:
+    """One row after the other, or all at once over the edge of a split: the same cache and the same bits."""
+    rows, start = 6, 125
+    qkv = randn(rows, (heads.query + 2 * heads.kv) * heads.width).half().to(device)
+    cache, other = make_cache(heads, device), make_cache(heads, device)
+    together = run_in_one(qkv, list(range(start, start + rows)), cache, heads, per_sequence=rows)
+    step = 1 if device == "cuda" else 16 // (heads.query // heads.kv)  # see the test of attention alone
+    for row in range(rows):
+        alone = run_in_one(qkv[row : row + 1], [start + row], other, heads, per_sequence=1)
+        assert row % step or torch.equal(alone[0], together[row])
+    assert all(torch.equal(one, two) for one, two in zip(cache, other, strict=True))
+
+
+def test_turning_beforehand_gives_the_same_cache(device: str) -> None:
+    """Long prompts turn their keys in a kernel of its own, tokens after them do not: one cache, the same bits."""
+    qkv = randn(4, (LLAMA.query + 2 * LLAMA.kv) * LLAMA.width).half().to(device)
+    cache, other = make_cache(LLAMA, device), make_cache(LLAMA, device)
+    run_in_one(qkv, [7, 8, 9, 10], cache, LLAMA, per_sequence=4)
+    query = torch.empty(4, LLAMA.query, LLAMA.width, dtype=torch.float16, device=device)
+    at, turns = int32([7, 8, 9, 10], device), tables(400, LLAMA.width // 2, device)
+    decoder_launch.rotate(qkv, at, turns, None, other, query, rows_per_sequence=4, eps=EPS)
+    assert all(torch.equal(one, two) for one, two in zip(cache, other, strict=True))
+
+
+def test_a_long_context_is_joined_with_the_same_bits(device: str) -> None:
+    """Above so many splits a kernel of its own joins them; the room in a launch changes no bit."""
+    heads = Heads(4, 2, 16)
+    query = randn(2, heads.query, heads.width).half().to(device)
+    cache = make_cache(heads, device, capacity=33 * SPLIT_TOKENS)
+    short, long = (
+        run_attention(query, [700, 701], cache, heads, per_sequence=2, span=span)
+        for span in (6 * SPLIT_TOKENS, 33 * SPLIT_TOKENS)
+    )
+    assert torch.equal(short, long)
 
 
 def test_what_lies_beyond_a_row_does_not_count(device: str) -> None:
