@@ -51,6 +51,12 @@ def fake_text() -> ModuleType:
     return load_sibling("fake_text")
 
 
+@pytest.fixture(scope="session")
+def gpu_models() -> ModuleType:
+    """Return the module of random models on the GPU."""
+    return load_sibling("gpu_models")
+
+
 @dataclass
 class Rig:
     """A session and what it stands on."""

@@ -5,11 +5,8 @@ Weights are random at the shapes of an 8B model, a few layers deep; ``scripts/te
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,82 +14,33 @@ import numpy as np
 import pytest
 import torch
 
-from edgeprec.architecture import ModelConfig
 from edgeprec.config import GenerationConfig
 from edgeprec.runtime.engine_torch import TorchEngine
-from edgeprec.runtime.passes import WeightBits
 from edgeprec.runtime.session import Session
-from edgeprec.runtime.torch_arena import Arena
-from edgeprec.runtime.torch_memory import ModelForm, form_of
-from edgeprec.runtime.torch_opening import build_engine, engine_of
-from edgeprec.runtime.torch_weights import DecoderWeights
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
 ]
 
-LAYERS, DRAFT_LAYERS, VOCABULARY, CONTEXT, BATCH = 4, 2, 32_000, 512, 16
+CONTEXT, BATCH = 512, 16
 RANDOM = np.random.default_rng(2)
 PROMPTS = [[int(token) for token in RANDOM.integers(0, 26, 5 + 7 * index)] for index in range(BATCH)]
 LIMITS = [20 + 5 * index for index in range(BATCH)]
 CONFIGS = [GenerationConfig(max_new_tokens=limit, ignore_eos=True) for limit in LIMITS]
 
 
-def load_script(name: str) -> ModuleType:
-    """Import a file of ``scripts`` once."""
-    if name not in sys.modules:
-        found = spec_from_file_location(name, Path(__file__).parents[2] / "scripts" / f"{name}.py")
-        assert found is not None
-        assert found.loader is not None
-        sys.modules[name] = module_from_spec(found)
-        found.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-def form(config: ModelConfig, sequences: int) -> ModelForm:
-    """Return what a model takes on the GPU."""
-    return form_of(
-        config,
-        device=torch.device("cuda", 0),
-        group_size=128,
-        has_zeros=False,
-        context_tokens=CONTEXT,
-        sequences=sequences,
-    )
-
-
-def engines(config: ModelConfig, seed: int) -> tuple[TorchEngine, TorchEngine]:
-    """Draw a model on the GPU and return an engine for one sequence and one for sixteen, on the same weights."""
-    device, made = torch.device("cuda", 0), form(config, 1)
-    source = load_script("synthetic_weights").SyntheticSource(config, device, seed=seed)
-    weights, one = build_engine(source, made, Arena(made.arena_bytes, device))
-    return one, slots_on(weights, config)
-
-
-def slots_on(weights: DecoderWeights, config: ModelConfig) -> TorchEngine:
-    """Return an engine with sixteen slots on weights that are loaded."""
-    made = form(config, BATCH)
-    arena = Arena(made.space.cache_bytes + made.space.buffer_bytes, torch.device("cuda", 0))
-    return engine_of(weights, made, arena)
-
-
 @pytest.fixture(scope="module")
-def sessions(fake_text: ModuleType) -> Iterator[tuple[Session, Session]]:
+def sessions(
+    load_script: Callable[[str], ModuleType], gpu_models: ModuleType, fake_text: ModuleType
+) -> Iterator[tuple[Session, Session]]:
     """Return a session for one sequence and one for sixteen over the same pair."""
-    synthetic = load_script("synthetic_weights")
-    targets = engines(replace(synthetic.LLAMA_8B, num_layers=LAYERS, vocab_size=VOCABULARY), 0)
-    drafts = engines(replace(synthetic.LLAMA_1B, num_layers=DRAFT_LAYERS, vocab_size=VOCABULARY), 1)
-    made = [
-        Session(
-            engine=target,
-            tokenizer=fake_text.letters(),
-            target_bits=WeightBits(weights=(1,) * (LAYERS + 1), int4_bits=4.5),
-            draft_engine=draft,
-            draft_bits=WeightBits(weights=(1,) * (DRAFT_LAYERS + 1), int4_bits=4.5),
-        )
-        for target, draft in zip(targets, drafts, strict=True)
-    ]
+    synthetic, common = load_script("synthetic_weights"), {"context_tokens": CONTEXT}
+    engines: list[tuple[TorchEngine, TorchEngine]] = []
+    for seed, config in enumerate((gpu_models.target_config(synthetic), gpu_models.draft_config(synthetic))):
+        weights, one = gpu_models.draw(synthetic, config, **common, seed=seed)
+        engines.append((one, gpu_models.another(weights, config, **common, sequences=BATCH)))
+    made = [gpu_models.session_on(*pair, fake_text.letters()) for pair in zip(*engines, strict=True)]
     yield made[0], made[1]
     for session in made:
         session.close()

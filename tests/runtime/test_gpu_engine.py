@@ -5,11 +5,8 @@ Weights are random at the shapes of an 8B model, a few layers deep; ``scripts/te
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -17,15 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from edgeprec.architecture import ModelConfig
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.engine_torch import TorchEngine
-from edgeprec.runtime.passes import WeightBits
-from edgeprec.runtime.session import Session
 from edgeprec.runtime.torch_arena import Arena
-from edgeprec.runtime.torch_memory import ModelForm, cuda_allowance_bytes, form_of
-from edgeprec.runtime.torch_opening import build_engine, engine_of
-from edgeprec.runtime.torch_weights import DecoderWeights
+from edgeprec.runtime.torch_memory import cuda_allowance_bytes, form_of
+from edgeprec.runtime.torch_opening import build_engine
 
 pytestmark = [
     pytest.mark.gpu,
@@ -40,15 +33,10 @@ TEXT = [int(token) for token in np.random.default_rng(1).integers(0, VOCABULARY,
 ROWS = [*range(1, 17), 33, 64]
 
 
-def load_script(name: str) -> ModuleType:
-    """Import a file of ``scripts`` once."""
-    if name not in sys.modules:
-        found = spec_from_file_location(name, Path(__file__).parents[2] / "scripts" / f"{name}.py")
-        assert found is not None
-        assert found.loader is not None
-        sys.modules[name] = module_from_spec(found)
-        found.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
+@pytest.fixture(scope="module")
+def synthetic(load_script: Callable[[str], ModuleType]) -> ModuleType:
+    """Import ``scripts/synthetic_weights.py``."""
+    return load_script("synthetic_weights")
 
 
 class Rig(NamedTuple):
@@ -60,41 +48,14 @@ class Rig(NamedTuple):
     draft: TorchEngine
 
 
-def form(config: ModelConfig, *, sequences: int = 1, context: int = CONTEXT) -> ModelForm:
-    """Return what a model takes on the GPU."""
-    return form_of(
-        config,
-        device=torch.device("cuda", 0),
-        group_size=128,
-        has_zeros=False,
-        context_tokens=context,
-        sequences=sequences,
-    )
-
-
-def load(config: ModelConfig, seed: int = 0) -> tuple[DecoderWeights, TorchEngine]:
-    """Draw a model on the GPU."""
-    device, made = torch.device("cuda", 0), form(config)
-    source = load_script("synthetic_weights").SyntheticSource(config, device, seed=seed)
-    return build_engine(source, made, Arena(made.arena_bytes, device))
-
-
-def another(weights: DecoderWeights, config: ModelConfig, *, sequences: int = 1, use_graphs: bool) -> TorchEngine:
-    """Return an engine on the same weights."""
-    made = form(config, sequences=sequences)
-    arena = Arena(made.space.cache_bytes + made.space.buffer_bytes, torch.device("cuda", 0))
-    return engine_of(weights, made, arena, use_graphs=use_graphs)
-
-
 @pytest.fixture(scope="module")
-def rig() -> Iterator[Rig]:
+def rig(gpu_models: ModuleType, synthetic: ModuleType) -> Iterator[Rig]:
     """Load a target of 8B shapes and a draft model of 1B shapes."""
-    synthetic = load_script("synthetic_weights")
-    config = replace(synthetic.LLAMA_8B, num_layers=LAYERS, vocab_size=VOCABULARY)
-    weights, graphs = load(config)
-    _, draft = load(replace(synthetic.LLAMA_1B, num_layers=2, vocab_size=VOCABULARY), seed=1)
-    eager = another(weights, config, use_graphs=False)
-    batch = another(weights, config, sequences=BATCH, use_graphs=True)
+    config, common = gpu_models.target_config(synthetic, num_layers=LAYERS), {"context_tokens": CONTEXT}
+    weights, graphs = gpu_models.draw(synthetic, config, **common)
+    _, draft = gpu_models.draw(synthetic, gpu_models.draft_config(synthetic), **common, seed=1)
+    eager = gpu_models.another(weights, config, **common, use_graphs=False)
+    batch = gpu_models.another(weights, config, **common, sequences=BATCH)
     for engine in (graphs, draft):
         engine.warm_up()
     yield Rig(graphs, eager, batch, draft)
@@ -111,9 +72,8 @@ def in_pieces(engine: TorchEngine, end: int, size: int, plan: Plan = FP16, start
     return np.concatenate(pieces)
 
 
-def test_logits_are_the_cpus(rig: Rig) -> None:
+def test_logits_are_the_cpus(rig: Rig, synthetic: ModuleType) -> None:
     """A small model of the same draws on a CPU in float32: FP16 differs by rounding, in every plan."""
-    synthetic = load_script("synthetic_weights")
     config = replace(synthetic.LLAMA_1B, hidden_size=512, num_heads=16, head_dim=32, intermediate_size=1408)
     config = replace(config, num_layers=LAYERS, vocab_size=1000)
     results: list[Any] = []
@@ -203,15 +163,9 @@ def test_batch_of_64_has_the_bits_of_one(rig: Rig) -> None:
             assert np.array_equal(alone, logits[index]), f"sequence {index}, {rows} rows"
 
 
-def test_exact_is_fp16(rig: Rig, fake_text: ModuleType) -> None:
+def test_exact_is_fp16(rig: Rig, gpu_models: ModuleType, fake_text: ModuleType) -> None:
     """Twenty prompts of random ids, whoever drafts and however far: plain FP16's tokens."""
-    session = Session(
-        engine=rig.graphs,
-        tokenizer=fake_text.letters(),
-        target_bits=WeightBits(weights=(1,) * (LAYERS + 1), int4_bits=4.5),
-        draft_engine=rig.draft,
-        draft_bits=WeightBits(weights=(1, 1, 1), int4_bits=4.5),
-    )
+    session = gpu_models.session_on(rig.graphs, rig.draft, fake_text.letters())
     common: dict[str, Any] = {"max_new_tokens": 64, "ignore_eos": True}
     accepted = 0
     for index in range(20):
@@ -226,20 +180,11 @@ def test_exact_is_fp16(rig: Rig, fake_text: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("length", [4, 8, None])
-def test_three_levels_are_fp16(rig: Rig, fake_text: ModuleType, length: int | None) -> None:
+def test_three_levels_are_fp16(rig: Rig, gpu_models: ModuleType, fake_text: ModuleType, length: int | None) -> None:
     """INT4 passes of several rows write the cache, FP16 rewrites it: its tokens, greedy and seeded, gated or not."""
     accepted = 0
-    for draft in (
-        rig.draft,
-        rig.eager,
-    ):  # the target's own weights, with another cache, are a draft model that is right
-        session = Session(
-            engine=rig.graphs,
-            tokenizer=fake_text.letters(),
-            target_bits=WeightBits(weights=(1,) * (LAYERS + 1), int4_bits=4.5),
-            draft_engine=draft,
-            draft_bits=WeightBits(weights=(1,) * (draft.info.num_layers + 1), int4_bits=4.5),
-        )
+    for draft in (rig.draft, rig.eager):  # the target's own weights with another cache: a draft model that is right
+        session = gpu_models.session_on(rig.graphs, draft, fake_text.letters())
         for index in range(6):
             prompt = [token % 26 for token in TEXT[index * 30 : index * 30 + 25]]
             common: dict[str, Any] = {"max_new_tokens": 64, "ignore_eos": True, "seed": index}
@@ -255,19 +200,19 @@ def test_three_levels_are_fp16(rig: Rig, fake_text: ModuleType, length: int | No
     assert accepted > 0 or length is None
 
 
-def test_memory_plan_is_what_the_driver_reports() -> None:
+def test_memory_plan_is_what_the_driver_reports(gpu_models: ModuleType, synthetic: ModuleType) -> None:
     """Arena and allowance against free memory before and after, within 5 %."""
-    config = replace(load_script("synthetic_weights").LLAMA_8B, num_layers=8, vocab_size=VOCABULARY)
+    config = gpu_models.target_config(synthetic, num_layers=8)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     before, _ = torch.cuda.mem_get_info()
-    _, engine = load(config)
+    _, engine = gpu_models.draw(synthetic, config, context_tokens=CONTEXT)
     torch.cuda.empty_cache()
     engine.warm_up()
     in_pieces(engine, 256, 64, Plan.uniform(Precision.FP16, num_layers=config.num_layers))
     torch.cuda.synchronize()
     after, _ = torch.cuda.mem_get_info()
-    made = form(config)
+    made = gpu_models.form(config, context_tokens=CONTEXT)
     planned = made.arena_bytes + made.scratch_bytes + cuda_allowance_bytes()
     print(f"planned {planned / 2**20:.0f} MiB, driver {(before - after) / 2**20:.0f} MiB")  # noqa: T201, shown on failure
     assert abs(before - after - planned) < 0.05 * planned
