@@ -52,6 +52,12 @@ def fake_text() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def drawn() -> ModuleType:
+    """Return the module of settings that hypothesis draws."""
+    return load_sibling("drawn_settings")
+
+
+@pytest.fixture(scope="session")
 def gpu_models() -> ModuleType:
     """Return the module of random models on the GPU."""
     return load_sibling("gpu_models")

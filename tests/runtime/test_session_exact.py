@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeprec.calibration import Calibration
-from edgeprec.config import DrafterKind, DraftRule, Mode, Objective
+from edgeprec.config import DrafterKind, Mode
 from edgeprec.runtime.reply import FinishReason, TokenSource
 
 AGREEMENTS = ("always", "never", "sometimes")
@@ -50,48 +51,14 @@ def test_fp16_is_what_the_toy_says(make_rig: MakeRig) -> None:
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.data())
 def test_no_setting_changes_the_tokens(
-    make_rig: MakeRig, calibration: Callable[..., Calibration], data: st.DataObject
+    make_rig: MakeRig, calibration: Callable[..., Calibration], drawn: ModuleType, data: st.DataObject
 ) -> None:
     """Controller, rules, gears, thresholds, sampling, rows and context move speed only, never a token."""
-    draw = data.draw
-    layers = draw(st.integers(1, 6), label="layers")
-    context = draw(st.integers(12, 60), label="context")
-    rig = make_rig(
-        **drafters(draw(st.sampled_from(AGREEMENTS), label="agreement")),
-        model={"seed": draw(st.integers(0, 50), label="toy"), "vocab_size": draw(st.sampled_from((4, 27)))},
-        num_layers=layers,
-        context_tokens=context,
-        max_rows=draw(st.integers(1, 16), label="rows"),
-        session={"calibration": draw(st.sampled_from((None, calibration(layers=layers))))},
-    )
-    asked = {
-        "drafter": draw(st.sampled_from(DrafterKind), label="drafter"),
-        "draft_length": draw(st.sampled_from((None, None, 0, 1, 2, 5, 8, 15)), label="draft_length"),
-        "max_draft_length": draw(st.integers(1, 15)),
-        "rule": draw(st.sampled_from(DraftRule)),
-        "objective": draw(st.sampled_from(Objective)),
-        "middle_gears": draw(st.integers(0, 3)),
-        "gated_layers": draw(st.none() | st.integers(1, layers)),
-        "window": draw(st.integers(1, 4)),
-        "hold_tokens": draw(st.integers(0, 6)),
-        "theta_high_bits": draw(st.sampled_from((None, 0.0, 1.0, 9.0))),
-    }
-    common = {
-        "temperature": draw(st.sampled_from((0.0, 0.0, 0.7, 1.5)), label="temperature"),
-        "top_p": draw(st.sampled_from((1.0, 0.8))),
-        "top_k": draw(st.sampled_from((0, 3))),
-        "repetition_penalty": draw(st.sampled_from((1.0, 1.3))),
-        "seed": 7,
-        "max_new_tokens": draw(st.integers(1, 70), label="max_new_tokens"),
-        "ignore_eos": draw(st.booleans()),
-        "stop": draw(st.sampled_from(((), ("b",), ("ab", "ca")))),
-    }
-    prompt = draw(st.text("abc", min_size=1, max_size=11), label="prompt")
-    exact = rig.session.generate(prompt, **asked, **common)
-    plain = rig.session.generate(prompt, mode="fp16", **common)
-    assert exact.tokens == plain.tokens
-    assert exact.text == plain.text
-    assert exact.finish_reason == plain.finish_reason
+    draw, made = data.draw, drawn.of_rig(data.draw, calibration)
+    rig = make_rig(**drafters(draw(st.sampled_from(AGREEMENTS), label="agreement")), **made)
+    drafter = draw(st.sampled_from(DrafterKind), label="drafter")
+    asked = {"drafter": drafter, **drawn.of_drafting(draw, layers=made["num_layers"])}
+    drawn.require_fp16s_text(rig, draw, asked)
 
 
 @pytest.mark.parametrize("agreement", AGREEMENTS)

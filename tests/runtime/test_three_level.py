@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 import edgeprec
 from edgeprec.calibration import Calibration
-from edgeprec.config import DraftRule, Mode, Objective
+from edgeprec.config import Mode
 from edgeprec.errors import ConfigError
 from edgeprec.precision import Plan
 from edgeprec.prompts import load_prompts
@@ -49,44 +50,18 @@ def test_exact_is_fp16(
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(st.data())
 def test_no_setting_changes_the_tokens(
-    make_rig: MakeRig, calibration: Callable[..., Calibration], data: st.DataObject
+    make_rig: MakeRig, calibration: Callable[..., Calibration], drawn: ModuleType, data: st.DataObject
 ) -> None:
     """Rules, gears, gated layers, sampling, rows, context and stop texts move speed only, never a token."""
-    draw = data.draw
-    layers = draw(st.integers(1, 6), label="layers")
+    draw, made = data.draw, drawn.of_rig(data.draw, calibration)
     rig = make_rig(
         draw(st.sampled_from(AGREEMENTS), label="int4"),
         draft=draw(st.sampled_from(AGREEMENTS), label="draft"),
-        model={"seed": draw(st.integers(0, 50)), "vocab_size": draw(st.sampled_from((4, 27)))},
-        num_layers=layers,
-        context_tokens=draw(st.integers(12, 60), label="context"),
-        max_rows=draw(st.integers(1, 16), label="rows"),
         kind=draw(st.sampled_from(("FakeEngine", "DraftingFake"))),
-        session={"calibration": draw(st.sampled_from((None, calibration(layers=layers))))},
+        **made,
     )
-    asked = {
-        "three_level": True,
-        "draft_length": draw(st.sampled_from((None, None, 0, 1, 2, 5, 15)), label="draft_length"),
-        "max_draft_length": draw(st.integers(1, 15)),
-        "rule": draw(st.sampled_from(DraftRule)),
-        "objective": draw(st.sampled_from(Objective)),
-        "middle_gears": draw(st.integers(0, 3)),
-        "gated_layers": draw(st.none() | st.integers(1, layers)),
-        "theta_high_bits": draw(st.sampled_from((None, 0.0, 1.0, 9.0))),
-    }
-    common = {
-        "temperature": draw(st.sampled_from((0.0, 0.0, 0.7, 1.5)), label="temperature"),
-        "top_p": draw(st.sampled_from((1.0, 0.8))),
-        "repetition_penalty": draw(st.sampled_from((1.0, 1.3))),
-        "seed": 7,
-        "max_new_tokens": draw(st.integers(1, 70), label="max_new_tokens"),
-        "ignore_eos": draw(st.booleans()),
-        "stop": draw(st.sampled_from(((), ("b",), ("ab", "ca")))),
-    }
-    prompt = draw(st.text("abc", min_size=1, max_size=11), label="prompt")
-    exact = rig.session.generate(prompt, **asked, **common)
-    plain = rig.session.generate(prompt, mode="fp16", **common)
-    assert (exact.tokens, exact.text, exact.finish_reason) == (plain.tokens, plain.text, plain.finish_reason)
+    asked = {"three_level": True, **drawn.of_drafting(draw, layers=made["num_layers"])}
+    drawn.require_fp16s_text(rig, draw, asked)
 
 
 def test_one_int4_pass_reads_all_that_was_drafted(make_rig: MakeRig) -> None:
