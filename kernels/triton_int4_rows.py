@@ -189,7 +189,7 @@ def int4_rows_kernel(
     divides N'. STAGES = 0 unrolls the steps with the next one's loads in registers, PINNED keeps those loads ahead of
     the arithmetic (``fence``); else the weights come through shared memory that many steps ahead, and with SHARED_X
     the activations too. PREFETCH lines per output tile are asked for before the previous kernel ends. The order of a
-    sum, and with it its bits, follows from WK and S alone.
+    sum, and with it its bits, follows from WK, S and SHARED_X alone.
 
     SWIGLU: N = 2 I, R = 2, and the two tiles of a warp are a gate's and its up's, TILE_STEP = I / 16 tiles apart;
     y [M, I] = silu(gate) * up.

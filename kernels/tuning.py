@@ -6,8 +6,8 @@
         "int4": {"NxK": {"8" | "16" | "32" | "64": {"kernel": "rows" | "wide", ...}}},   up to that many rows
         "fp16": {"NxK": {...}}}}}                                                        any number of rows
 
-An FP16 shape has one entry, whatever the rows: BK and SPLIT fix the order of its sums, and with it its bits. WK and S
-do so in the rows kernel for INT4: entries for 8 and 16 rows share them, so that 1..16 rows have the same bits.
+An FP16 shape has one entry, whatever the rows: BK and SPLIT fix the order of its sums, and with it its bits. WK, S and
+SHARED_X do so in the rows kernel for INT4: entries for 8 and 16 rows share them, so that 1..16 rows have the same bits.
 """
 
 from __future__ import annotations
@@ -132,11 +132,10 @@ def parse_int4_config(entry: dict[str, Any]) -> RowsConfig | WideConfig:
 def _default_int4(limit: int, *, is_large: bool) -> RowsConfig | WideConfig:
     if limit > 16:
         return WideConfig(bn=64, split=1 if is_large else 4, stages=3, warps=4)
-    # one WK and S for 8 and for 16 rows: the same bits
-    if limit > 8:
-        large = RowsConfig(wn=1, wk=2, r=2, s=2, stages=3, shared_x=True)
-        return large if is_large else RowsConfig(wn=1, wk=4, r=1, s=2)
-    return RowsConfig(wn=1, wk=2, r=2, s=2, stages=3) if is_large else RowsConfig(wn=1, wk=4, r=1, s=2)
+    if not is_large:
+        return RowsConfig(wn=1, wk=4, r=1, s=2)
+    # one order of the sums for 8 and for 16 rows, so the same bits
+    return RowsConfig(wn=1, wk=2, r=2, s=1, stages=3) if limit > 8 else RowsConfig(wn=1, wk=2, r=2, s=1, pinned=True)
 
 
 @lru_cache

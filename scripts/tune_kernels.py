@@ -7,8 +7,9 @@ parallel first, the most promising ones of all shapes before the others; what is
 is left out. The present entries are timed too, so a second run goes on from the first. The table is written after
 every shape, whole or not at all.
 
-Entries for 8 and for 16 rows have one WK and one S, which fix the order of a sum: a row has the same bits in any
-company of 1..16 (more, where the entry is one of the rows kernel). Hence rows 8 and 16 are tuned together.
+Entries for 8 and for 16 rows have one WK, one S and one way for the activations, which fix the order of a sum: a row
+has the same bits in any company of 1..16 (more, where the entry is one of the rows kernel). Hence rows 8 and 16 are
+tuned together.
 """
 
 from __future__ import annotations
@@ -70,9 +71,9 @@ def fits(case: Case) -> bool:
     return k % (config.bk * config.split) == 0
 
 
-def order(config: Config) -> tuple[int, int] | None:
+def order(config: Config) -> tuple[int, int, bool] | None:
     """Return what fixes the bits of the rows kernel, None for another kernel."""
-    return (config.wk, config.s) if isinstance(config, RowsConfig) else None
+    return (config.wk, config.s, config.shared_x) if isinstance(config, RowsConfig) else None
 
 
 def choose_pair(few: list[Measured], many: list[Measured]) -> tuple[Measured, Measured]:

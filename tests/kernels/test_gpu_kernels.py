@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -86,20 +87,26 @@ def test_int4_rows_keep_their_bits(n: int, k: int) -> None:
 
 @pytest.mark.parametrize(("n", "k"), [(4096, 4096), (28672, 4096)])
 def test_schedules_of_one_order_agree(relative_error: Measure, n: int, k: int) -> None:
-    """Activations through shared memory or registers, pipelined or not, blocks of rows: not one bit differs."""
+    """Pipelined or not, blocks of rows, tiles of any height: not one bit differs while activations come one way."""
     from edgeprec.kernels.int4_rows import int4_rows
 
     weight, x = random_int4(n, k), randn(64, k)
-    expected = int4_rows(x[:16], weight, RowsConfig(wn=1, wk=8, r=1, s=1))
     reference = x[:16].double() @ torch_fallback.dequantize(weight).double().T
-    assert relative_error(expected, reference) < 4e-4
-    for config in [
-        RowsConfig(wn=1, wk=8, r=2, s=1, stages=4, shared_x=True),
-        RowsConfig(wn=1, wk=8, r=2, s=1, stages=3, shared_x=True, prefetch=64),
-        RowsConfig(wn=2, wk=8, r=1, s=1, stages=3, shared_x=True),
-        RowsConfig(wn=1, wk=8, r=1, s=1, stages=3),
+    for configs in [
+        [
+            RowsConfig(wn=1, wk=8, r=1, s=1),
+            RowsConfig(wn=1, wk=8, r=2, s=1, pinned=True),
+            RowsConfig(wn=1, wk=8, r=1, s=1, stages=3),
+        ],
+        [
+            RowsConfig(wn=1, wk=8, r=2, s=1, stages=4, shared_x=True),
+            RowsConfig(wn=1, wk=8, r=2, s=1, stages=3, shared_x=True, prefetch=64),
+            RowsConfig(wn=2, wk=8, r=1, s=1, stages=3, shared_x=True),
+        ],
     ]:
-        for rows in (3, 16, 17, 64):
+        expected = int4_rows(x[:16], weight, configs[0])
+        assert relative_error(expected, reference) < 4e-4
+        for config, rows in itertools.product(configs, (3, 16, 17, 64)):
             out = torch.full((rows, n), float("nan"), device="cuda", dtype=torch.float16)
             int4_rows(x[:rows], weight, config, out=out)
             assert torch.equal(out[:16], expected[:rows]), f"{config}, {rows} rows"
