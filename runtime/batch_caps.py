@@ -119,7 +119,9 @@ class CapPolicy:
         assert self._choice is not None
         cap = self._choice[1]
         if cap == 0:
-            return self._probe(slots)
+            cap = self._probe(slots)
+            self.rounds_off += cap == 0
+            return cap
         self._since_plain += 1
         if self._since_plain >= _PLAIN_EVERY:
             self._since_plain = 0
@@ -151,7 +153,8 @@ class CapPolicy:
 
     def _untimed(self, slots: int) -> int | None:
         """Return a cap that is to be timed first: 0, and further ones as long as full acceptance could pay."""
-        for tried in (0, *(min(cap, self.largest) for cap in _TRIED_CAPS)):
+        most = self._allowed[-1]
+        for tried in (0, *(min(cap, most) for cap in _TRIED_CAPS)):
             if self.costs.samples(slots, tried) < _ENOUGH_SAMPLES:
                 return tried
             if tried and not self._can_pay(slots, tried):
@@ -178,7 +181,6 @@ class CapPolicy:
 
     def _probe(self, slots: int) -> int:
         """Draft once in a while where speculation is off, unless not even full acceptance would pay."""
-        self.rounds_off += 1
         self._since_probe += 1
         if self._since_probe < self._probe_every:
             return 0

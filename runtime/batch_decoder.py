@@ -49,7 +49,8 @@ class _Flight:
     work: RoundWork
     members: list[BatchSequence]
     gears: list[Gear] | None  # of those nobody verifies, whose gear moves on when they are read
-    is_timed: bool
+    is_caught_up: bool
+    first_passes: int  # before it
     found: list[SequenceRound] = field(default_factory=list)
     taken: list[int] = field(default_factory=list)
     ended_ns: int = 0
@@ -61,8 +62,9 @@ class BatchDecoder:
 
     ``at_once`` of them begin together, and the others join in their order as soon as one has ended; ``begun`` holds
     those that did. ``policy`` None = every sequence drafts as far as its configuration says. ``draft_plan`` is that of
-    a draft step.
-    ``is_over`` is asked before every round and may end all that is left, which then counts as cancelled.
+    a draft step. ``first_passes`` counts passes that took more time than the next of their kind will: a round with one
+    of them is no measure of what rounds cost. ``is_over`` is asked before every round and may end all that is left,
+    which then counts as cancelled.
     """
 
     engine: BatchEngine
@@ -75,6 +77,7 @@ class BatchDecoder:
     clock: Callable[[], int]
     mark: Callable[[str], object]
     at_once: int
+    first_passes: Callable[[], int] = lambda: 0
     is_over: Callable[[Sequence[BatchSequence]], bool] = lambda sequences: False
     begun: list[BatchSequence] = field(default_factory=list)
     rounds: list[BatchRound] = field(default_factory=list)
@@ -84,6 +87,7 @@ class BatchDecoder:
     joined_ns: int = 0  # that prompts took which joined later
     _waiting: deque[BatchSequence] = field(init=False)
     _read_ns: int = 0
+    _unbooked: _Flight | None = None
     _fp16: Plan = field(init=False)
     _has_own_cache: bool = field(init=False)
     _has_foreign_ids: bool = field(init=False)
@@ -101,7 +105,7 @@ class BatchDecoder:
         """Decode everything.
 
         Raises:
-            EngineError: a pass failed; the sequences hold what there was until then.
+            EngineError: a pass failed; the sequences hold all tokens of the rounds before.
         """
         self.start_ns = self.clock()
         for slot in range(min(self.at_once, self.engine.sequences, len(self.sequences))):
@@ -111,16 +115,15 @@ class BatchDecoder:
         self._prefill(self.begun, slots=self.slots)
         self.mark("decode")
         self.decode_ns = self._read_ns = self.clock()
-        last: _Flight | None = None
-        while (active := self._active()) and not self.is_over(self.begun):
-            for members, plan in self._groups(active):
-                flight = self._launch(members, plan)
-                if last is not None:
-                    self._book(last)
-                self._read(flight)
-                last = flight
-        if last is not None:
-            self._book(last)
+        try:
+            while (active := self._active()) and not self.is_over(self.begun):
+                for members, plan in self._groups(active):
+                    flight = self._launch(members, plan)
+                    self._book_last()
+                    self._read(flight)
+                    self._unbooked = flight
+        finally:
+            self._book_last()
 
     def _begin(self, slot: int) -> BatchSequence:
         sequence = self._waiting.popleft()
@@ -206,7 +209,7 @@ class BatchDecoder:
         return together + [(members, plan) for plan, members in groups.items()]
 
     def _launch(self, members: list[BatchSequence], plan: Plan) -> _Flight:
-        drafts = self._drafts(members)
+        first_passes, drafts = self.first_passes(), self._drafts(members)
         cap = max(drafts)
         is_caught_up = True
         if cap and self._has_own_cache:
@@ -216,7 +219,8 @@ class BatchDecoder:
             work=work,
             members=members,
             gears=None if members[0].is_verified else [member.gear for member in members],
-            is_timed=is_caught_up and self.runner.is_ready(work),
+            is_caught_up=is_caught_up,
+            first_passes=first_passes,
         )
         self.runner.launch(work, members)
         return flight
@@ -225,16 +229,18 @@ class BatchDecoder:
         """Return how many tokens each sequence drafts, as the policy and its room have it."""
         if self.drafter is None or not members[0].is_verified:
             return [0] * len(members)
-        shared, largest = 0, self.largest_cap
+        shared = 0
         if self.policy is not None:
             adaptive = [m.index for m in members if m.wants_drafts and m.config.drafting.draft_length is None]
             shared = self.policy.cap(self.slots, adaptive) if adaptive else 0
         counts = []
         for member in members:
-            fixed = member.config.drafting.draft_length
-            wanted = shared if fixed is None else fixed
+            drafting = member.config.drafting
+            wanted = drafting.draft_length
+            if wanted is None:
+                wanted = min(shared, drafting.max_draft_length)
             may = member.wants_drafts and member.can_draft
-            counts.append(min(wanted, largest, member.room_tokens - 1) if may else 0)
+            counts.append(min(wanted, self.largest_cap, member.room_tokens - 1) if may else 0)
         return counts
 
     def _catch_up(self, members: list[BatchSequence]) -> bool:
@@ -284,7 +290,7 @@ class BatchDecoder:
         seconds = (now_ns - self._read_ns) * 1e-9
         self._read_ns = flight.ended_ns = now_ns
         if self.policy is not None and flight.gears is None:
-            is_timed = flight.is_timed and bool(self.rounds)
+            is_timed = flight.is_caught_up and flight.first_passes == self.first_passes() and bool(self.rounds)
             outcomes = [
                 (member.index, len(found.drafted), found.accepted)
                 for member, found in zip(flight.members, flight.found, strict=True)
@@ -302,8 +308,13 @@ class BatchDecoder:
             )
         )
 
+    def _book_last(self) -> None:
+        """Write down what the round before gave, while the next one runs."""
+        last, self._unbooked = self._unbooked, None
+        if last is not None:
+            self._book(last)
+
     def _book(self, flight: _Flight) -> None:
-        """Write down what a round gave, while the next one runs."""
         work, reach = flight.work, flight.work.first.shape[1]
         draft_layers = 0 if self.draft_plan is None else sum(self.draft_plan.gates[:-1])
         int4_layers = draft_layers if flight.gears is None else sum(work.plan.gates[:-1])

@@ -84,10 +84,6 @@ class RoundFacts:
 class BatchRounds(Protocol):
     """Runs greedy rounds on the device, one launch and one read each."""
 
-    def is_ready(self, work: RoundWork) -> bool:
-        """Whether a round of this kind has run before, so that its time is worth something."""
-        ...
-
     def launch(self, work: RoundWork) -> None:
         """Begin a round; the one before has been read."""
         ...

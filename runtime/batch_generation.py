@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from numbers import Integral
 from typing import Any
 
 from edgeprec.calibration import Calibration
-from edgeprec.config import DrafterKind, GenerationConfig, Mode, Objective, with_overrides
+from edgeprec.config import DrafterKind, DraftRule, GenerationConfig, Mode, Objective, with_overrides
 from edgeprec.controller import Controller
 from edgeprec.devices.window import Window
-from edgeprec.errors import ConfigError
+from edgeprec.errors import ConfigError, EdgePrecError
 from edgeprec.gears import ladder
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.batch_caps import BatchCosts, CapPolicy
 from edgeprec.runtime.batch_decoder import BatchDecoder
 from edgeprec.runtime.batch_engine import MAX_BATCH_DRAFT, BatchEngine
+from edgeprec.runtime.batch_in_turn import in_turn, noted
 from edgeprec.runtime.batch_reply import BatchReply, batch_stats, shared_energy
 from edgeprec.runtime.batch_runners import FusedRunner, Runner, SteppedRunner
 from edgeprec.runtime.batch_sequence import BatchSequence
 from edgeprec.runtime.energy import NoWindow, energy_stats
-from edgeprec.runtime.engine import Engine
+from edgeprec.runtime.engine import Engine, count_first_passes
 from edgeprec.runtime.passes import PassCounter, WeightBits
 from edgeprec.runtime.prompt_tokens import check_tokens, prompt_tokens
 from edgeprec.runtime.reply import EnergyStats, FinishReason, Reply
@@ -146,8 +148,8 @@ class BatchGenerator:
         """Return what stands against running these together, None where nothing does."""
         if not isinstance(self.engine, BatchEngine):
             return f"the engine {self.engine.info.name} has no slots for several sequences"
-        if self.engine.sequences == 1:
-            return None if len(configs) == 1 else "this session was opened for one sequence: load it with sequences=N"
+        if self.engine.sequences == 1 and len(configs) > 1:
+            return "this session was opened for one sequence: load it with sequences=N"
         kinds = {self.kind_of(config) for config in configs} - {DrafterKind.NONE}
         if len(kinds) > 1 or not kinds <= set(_MODELS):
             return f"drafters {', '.join(sorted(map(str, kinds)))} do not draft for several sequences together"
@@ -157,22 +159,25 @@ class BatchGenerator:
             return "a power budget paces one sequence"
         if any(config.drafting.three_level for config in configs):
             return "three-level drafting is for one sequence"
-        if any(config.drafting.draft_length is None and config.mode is Mode.EXACT for config in configs) and any(
-            config.controller.middle_gears for config in configs
-        ):
+        controls = [config.controller for config in configs if self.kind_of(config) is DrafterKind.SELF]
+        if any(control.middle_gears for control in controls):
             return "drafts in middle gears follow one sequence's entropy"
+        if len({control.gated_layers for control in controls}) > 1:
+            return "their drafts run different numbers of layers in INT4"
         return None
 
     def _one_by_one(
         self, prompts: Sequence[tuple[int, ...]], configs: Sequence[GenerationConfig], reason: str
     ) -> BatchReply:
-        note = f"{len(prompts)} prompts ran one after another: {reason}"
-        replies = [self.alone(prompt, config) for prompt, config in zip(prompts, configs, strict=True)]
-        noted = tuple(_with_note(reply, note) for reply in replies)
-        energy, energy_note = _summed(noted)
-        fallbacks = [text for reply in noted for text in reply.stats.fallbacks]
-        stats = batch_stats(noted, at_once=1, fallbacks=fallbacks, energy=energy, energy_note=energy_note)
-        return BatchReply(noted, stats)
+        notes = (f"{len(prompts)} prompts ran one after another: {reason}",) if len(prompts) > 1 else ()
+        replies: list[Reply] = []
+        self.window = None
+        try:
+            for prompt, config in zip(prompts, configs, strict=True):
+                replies.append(noted(self.alone(prompt, config), notes))
+        finally:
+            self.last = found = in_turn(replies)
+        return found
 
     def _together(self, pairs: Sequence[tuple[tuple[int, ...], GenerationConfig]], *, at_once: int) -> BatchReply:
         assert isinstance(self.engine, BatchEngine)
@@ -181,17 +186,19 @@ class BatchGenerator:
         sequences = [self._sequence(index, *pair) for index, pair in enumerate(pairs)]
         window = self.window = self.open_window()
         decoder = self._decoder(kind, sequences, window.mark, at_once)
-        reason: FinishReason | None = FinishReason.ERROR
+        reason = FinishReason.CANCELLED
         try:
             with window:
                 decoder.run()
                 decoder.mark("idle")
-            reason = None
+        except EdgePrecError:
+            reason = FinishReason.ERROR
+            raise
         finally:
             for sequence in decoder.begun:
                 sequence.settle(end_ns=self.clock(), reason=reason)
-            self.last = self._reply(kind, decoder, *self._energy(window, decoder.begun))
-        return self.last
+            self.last = found = self._reply(kind, decoder, *self._energy(window, decoder.begun))
+        return found
 
     def _sequence(self, index: int, prompt: tuple[int, ...], config: GenerationConfig) -> BatchSequence:
         kind = self.kind_of(config)
@@ -241,6 +248,7 @@ class BatchGenerator:
             clock=self.clock,
             mark=mark,
             at_once=at_once,
+            first_passes=partial(count_first_passes, *self.engines),
             is_over=self.is_over,
         )
 
@@ -296,13 +304,14 @@ class BatchGenerator:
                 extra={"batch_sequences": at_once},
             )
             replies.append(sequence.reply(stats))
-        end_ns = max(sequence.tally.end_ns for sequence in sequences)
+        end_ns = max((sequence.tally.end_ns for sequence in sequences), default=decoder.start_ns)
+        decode_ns = decoder.decode_ns or end_ns  # one that failed in its prompts never decoded
         stats_of_all = batch_stats(
             replies,
             at_once=at_once,
             rounds=decoder.rounds,
-            prefill_s=(decoder.decode_ns - decoder.start_ns + decoder.joined_ns) * 1e-9,
-            decode_s=max(end_ns - decoder.decode_ns - decoder.joined_ns, 0) * 1e-9,
+            prefill_s=(decode_ns - decoder.start_ns + decoder.joined_ns) * 1e-9,
+            decode_s=max(end_ns - decode_ns - decoder.joined_ns, 0) * 1e-9,
             fallbacks=[text for reply in replies for text in reply.stats.fallbacks],
             energy=energy,
             energy_note=note,
@@ -312,45 +321,22 @@ class BatchGenerator:
 
 def _notes(sequence: BatchSequence, decoder: BatchDecoder) -> Iterator[str]:
     """Say what a sequence's batch did otherwise than it would alone."""
-    fixed = sequence.config.drafting.draft_length
-    if sequence.config.mode is Mode.EXACT and fixed is not None and fixed > decoder.largest_cap:
-        yield f"drafts of {fixed} tokens were cut to {decoder.largest_cap}: a batch has eight rows a sequence"
-    if sequence.wants_drafts and fixed is None and sequence.config.drafting.objective is not Objective.SPEED:
-        yield f"objective {sequence.config.drafting.objective} follows speed in a batch: only whole rounds are timed"
-    policy = decoder.policy
+    drafting, policy = sequence.config.drafting, decoder.policy
+    if not sequence.wants_drafts:
+        return
+    if drafting.draft_length is not None:
+        if drafting.draft_length > decoder.largest_cap:
+            yield (
+                f"drafts of {drafting.draft_length} tokens were cut to {decoder.largest_cap}: a batch has eight rows a "
+                "sequence"
+            )
+        return
+    if drafting.objective is not Objective.SPEED:
+        yield f"objective {drafting.objective} follows speed in a batch: only whole rounds are timed"
+    if drafting.rule in (DraftRule.SVIP, DraftRule.ADAEDL):
+        yield f"the draft rule {drafting.rule} stops no draft in a batch: all sequences have one cap"
     if policy is not None and policy.rounds_off:
         yield (
             f"speculation switched itself off in {policy.rounds_off} of {len(decoder.rounds)} rounds: with this "
             "drafter, text, device and batch it does not beat plain FP16 decoding"
         )
-
-
-def _with_note(reply: Reply, note: str) -> Reply:
-    return replace(reply, stats=replace(reply.stats, fallbacks=(*reply.stats.fallbacks, note)))
-
-
-def _summed(replies: Sequence[Reply]) -> tuple[EnergyStats | None, str | None]:
-    """Return the energy of replies that came one after another, None where one of them has none."""
-    found = [reply.stats.energy for reply in replies]
-    known = [energy for energy in found if energy is not None]
-    if len(known) < len(found) or not known:
-        return None, next((reply.stats.energy_note for reply in replies if reply.stats.energy is None), None)
-    joules, tokens = sum(energy.joules for energy in known), sum(reply.stats.new_tokens for reply in replies)
-    above = [energy.joules_above_idle for energy in known if energy.joules_above_idle is not None]
-    phases = dict.fromkeys(phase for energy in known for phase in energy.by_phase)
-    by_phase: dict[str, float | None] = {}
-    for phase in phases:
-        parts = [energy.by_phase[phase] for energy in known if phase in energy.by_phase]
-        by_phase[phase] = None if None in parts else sum(part for part in parts if part is not None)
-    total = replace(
-        known[0],
-        joules=joules,
-        joules_per_token=joules / tokens if tokens else None,
-        by_phase=by_phase,
-        plus_minus_joules=sum(energy.plus_minus_joules for energy in known),
-        joules_above_idle=sum(above) if len(above) == len(known) else None,
-        coverage=min(energy.coverage for energy in known),
-        samples=sum(energy.samples for energy in known),
-        is_total=all(energy.is_total for energy in known),
-    )
-    return total, next((reply.stats.energy_note for reply in replies if reply.stats.energy_note), None)

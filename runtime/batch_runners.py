@@ -22,10 +22,6 @@ __all__ = ["FusedRunner", "Runner", "SteppedRunner", "chosen"]
 class Runner(Protocol):
     """Runs one round at a time."""
 
-    def is_ready(self, work: RoundWork) -> bool:
-        """Whether the time of such a round is worth something."""
-        ...
-
     def launch(self, work: RoundWork, members: Sequence[BatchSequence]) -> None:
         """Begin a round of these sequences."""
         ...
@@ -46,10 +42,6 @@ class FusedRunner:
     rounds: BatchRounds
     _work: RoundWork | None = None
     _slots: list[int] = field(default_factory=list)
-
-    def is_ready(self, work: RoundWork) -> bool:
-        """Ask the device's graphs."""
-        return self.rounds.is_ready(work)
 
     def launch(self, work: RoundWork, members: Sequence[BatchSequence]) -> None:
         """Start the round and return at once."""
@@ -87,10 +79,6 @@ class SteppedRunner:
     shared_tokens: int
     _work: RoundWork | None = None
     _members: list[BatchSequence] = field(default_factory=list)
-
-    def is_ready(self, work: RoundWork) -> bool:
-        """Nothing is captured as a whole here."""
-        return True
 
     def launch(self, work: RoundWork, members: Sequence[BatchSequence]) -> None:
         """Remember what ``read`` is to run."""

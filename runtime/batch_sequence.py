@@ -160,9 +160,9 @@ class BatchSequence:
                 self._event(found.tokens[place], bits, TokenSource.TARGET, 0, gear, now_ns)
             self._track.emit(bits)
 
-    def settle(self, *, end_ns: int, reason: FinishReason | None = None) -> None:
+    def settle(self, *, end_ns: int, reason: FinishReason) -> None:
         """End the text; ``reason`` is for one that did not end by itself."""
-        self._reason = self._reason or reason or FinishReason.CANCELLED
+        self._reason = self._reason or reason
         self.is_ended = True
         self.tally.end_ns = self.tally.end_ns or end_ns
         self.text.flush()

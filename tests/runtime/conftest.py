@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -160,3 +160,19 @@ def script_round() -> Callable[..., RoundRecord]:
         return replace(record, **changes)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def sessions(tiny_pair: Path) -> Iterator[tuple[Session, Session]]:
+    """Load the tiny pair in the torch engine for one sequence, and for five."""
+    common: dict[str, Any] = {
+        "engine": "torch",
+        "provider": "cpu",
+        "sensor": "none",
+        "context_tokens": 110,
+        "threads": 1,
+    }
+    import edgeprec
+
+    with edgeprec.load(tiny_pair, **common) as one, edgeprec.load(tiny_pair, **common, sequences=5) as five:
+        yield one, five

@@ -2,54 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import runpy
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import edgeprec
 from edgeprec.config import DraftingConfig, GenerationConfig, Mode, SamplingConfig
-from edgeprec.errors import ConfigError, EngineError
-from edgeprec.runtime import torch_model
-from edgeprec.runtime.batch_reply import BatchReply
 from edgeprec.runtime.engine_torch import TorchEngine
-from edgeprec.runtime.reply import FinishReason, Reply
+from edgeprec.runtime.reply import FinishReason
 from edgeprec.runtime.session import Session
 
-PROMPTS = [
-    "The quick brown fox",
-    "a",
-    "one two three four five six seven eight nine ten eleven twelve",
-    "zz zz",
-    "12 34 56 78 90 12",
-]
-COMMON: dict[str, Any] = {"max_new_tokens": 30, "ignore_eos": True}
+texts = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("batch_texts.py"))))
+PROMPTS, COMMON, same = texts.PROMPTS, texts.COMMON, texts.same
 LIMITS = [5, 30, 17, 1, 23]
-
-
-@pytest.fixture(scope="module")
-def sessions(tiny_pair: Path) -> Iterator[tuple[Session, Session]]:
-    """Load the tiny pair for one sequence, and for five."""
-    common: dict[str, Any] = {
-        "engine": "torch",
-        "provider": "cpu",
-        "sensor": "none",
-        "context_tokens": 110,
-        "threads": 1,
-    }
-    with edgeprec.load(tiny_pair, **common) as one, edgeprec.load(tiny_pair, **common, sequences=5) as five:
-        yield one, five
-
-
-def same(batch: BatchReply, alone: list[Reply]) -> None:
-    """Compare what a user sees."""
-    for index, (ours, theirs) in enumerate(zip(batch, alone, strict=True)):
-        assert ours.tokens == theirs.tokens, f"prompt {index}"
-        assert ours.text == theirs.text, f"prompt {index}"
-        assert ours.finish_reason == theirs.finish_reason, f"prompt {index}"
-        assert [event.text for event in ours.events] == [event.text for event in theirs.events]
 
 
 @pytest.mark.parametrize(
@@ -233,61 +203,6 @@ def test_slots_come_free(sessions: tuple[Session, Session]) -> None:
     assert (slots[0], slots[-1]) == (5, 1)
 
 
-def test_objective_energy_says_what_it_does(sessions: tuple[Session, Session]) -> None:
-    """Nothing measures a round's parts in a batch, so it follows speed, which is said."""
-    batch = sessions[1].generate(PROMPTS[:2], drafter="self", objective="energy", **COMMON)
-    assert any("objective energy follows speed in a batch" in note for note in batch.stats.fallbacks)
-
-
-def test_drafts_longer_than_a_batch_has_rows_for(sessions: tuple[Session, Session]) -> None:
-    """They are cut, which is said; the texts stay."""
-    one, five = sessions
-    alone = [one.generate(prompt, drafter="self", draft_length=12, **COMMON) for prompt in PROMPTS[:2]]
-    batch = five.generate(PROMPTS[:2], drafter="self", draft_length=12, **COMMON)
-    same(batch, alone)
-    assert "drafts of 12 tokens were cut to 7" in batch[0].stats.fallbacks[0]
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"drafter": "ngram"}, "drafters ngram do not draft for several sequences together"),
-        ({"drafter": "self", "middle_gears": 1}, "drafts in middle gears follow one sequence's entropy"),
-    ],
-)
-def test_what_runs_one_after_another_says_so(
-    sessions: tuple[Session, Session], settings: dict[str, Any], reason: str
-) -> None:
-    """The texts are there all the same, and every reply has the reason."""
-    one, five = sessions
-    alone = [one.generate(prompt, **settings, **COMMON) for prompt in PROMPTS[:2]]
-    batch = five.generate(PROMPTS[:2], **settings, **COMMON)
-    same(batch, alone)
-    note = f"2 prompts ran one after another: {reason}"
-    assert all(note in reply.stats.fallbacks for reply in batch)
-    assert batch.stats.at_once == 1
-
-
-def test_session_for_one_runs_a_list_in_turn(sessions: tuple[Session, Session]) -> None:
-    """Opened without slots, it says how to get them."""
-    batch = sessions[0].generate(PROMPTS[:2], mode="fp16", **COMMON)
-    assert "load it with sequences=N" in batch.stats.fallbacks[0]
-    assert batch.stats.new_tokens == 60
-    assert batch.stats.tokens_per_s is not None
-
-
-def test_engine_without_slots_runs_a_list_in_turn(tiny_pair: Path, sessions: tuple[Session, Session]) -> None:
-    """onnxruntime gives the same texts, one after another, and names itself."""
-    with edgeprec.load(
-        tiny_pair, engine="onnxruntime", sensor="none", context_tokens=110, threads=1, sequences=2
-    ) as onnx:
-        batch = onnx.generate(PROMPTS[:2], mode="fp16", **COMMON)
-    same(batch, [sessions[0].generate(prompt, mode="fp16", **COMMON) for prompt in PROMPTS[:2]])
-    assert batch.stats.fallbacks == (
-        "2 prompts ran one after another: the engine onnxruntime has no slots for several sequences",
-    )
-
-
 def test_single_prompts_and_batches_take_turns(sessions: tuple[Session, Session]) -> None:
     """A batch leaves nothing behind that a later prompt would start from."""
     one, five = sessions
@@ -295,66 +210,6 @@ def test_single_prompts_and_batches_take_turns(sessions: tuple[Session, Session]
     for _ in range(2):
         five.generate(PROMPTS, drafter="model", draft_length=2, **COMMON)
         assert five.generate(PROMPTS[2], drafter="model", draft_length=2, **COMMON).tokens == expected.tokens
-
-
-@pytest.mark.parametrize(
-    ("prompts", "settings", "match"),
-    [
-        (["a", ""], {}, "the prompt is empty"),
-        (["a", list(range(3, 120))], {}, "the prompt has 117 tokens, the context holds 110"),
-        (["a", "b"], {"top_logprobs": 2}, "top_logprobs is for a single prompt"),
-        (["a", "b"], {"config": [GenerationConfig()] * 3}, "there are 3 configurations for 2 prompts"),
-        (["a", [1, "b"]], {}, "neither a text nor all token ids"),
-    ],
-)
-def test_bad_lists_are_refused(
-    sessions: tuple[Session, Session], prompts: list[Any], settings: dict[str, Any], match: str
-) -> None:
-    """Before anything runs."""
-    with pytest.raises(ConfigError, match=match):
-        sessions[1].generate(prompts, **settings)
-
-
-def test_logits_of_nan_are_refused(sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broken model is an error, not a text, after the prompts too."""
-    norm, calls = torch_model.rms_norm, 0
-
-    def broken(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return norm(*args, **kwargs).mul_(float("nan") if calls > 60 else 1.0)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(torch_model, "rms_norm", broken)
-        with pytest.raises(EngineError, match="NaN"):
-            sessions[1].generate(PROMPTS, drafter="self", draft_length=2, **COMMON)
-    assert calls > 60
-
-
-def test_gpu_lost_in_the_middle(sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error comes out, the texts so far are kept, and the session goes on."""
-    calls = 0
-    norm = torch_model.rms_norm
-
-    def lost(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls > 60:
-            raise RuntimeError("CUDA error: unspecified launch failure")
-        return norm(*args, **kwargs)
-
-    with monkeypatch.context() as broken:
-        broken.setattr(torch_model, "rms_norm", lost)
-        with pytest.raises(EngineError, match="unspecified launch failure"):
-            sessions[1].generate(PROMPTS, mode="fp16", **COMMON)
-    kept = sessions[1].batches.last
-    assert kept is not None
-    whole = sessions[1].generate(PROMPTS, mode="fp16", **COMMON)
-    for broken_off, reply in zip(kept, whole, strict=True):
-        assert broken_off.finish_reason is FinishReason.ERROR
-        assert 0 < len(broken_off.tokens) < 30
-        assert broken_off.tokens == reply.tokens[: len(broken_off.tokens)]
-    assert len(sessions[1].generate(PROMPTS, mode="fp16", **COMMON)) == 5
 
 
 class ReplayedBody:
