@@ -17,6 +17,7 @@ from edgeprec.runtime.benchmark_case import Case, CaseKind
 from edgeprec.runtime.benchmark_energy import RepeatEnergy, summed_phases
 from edgeprec.runtime.benchmark_machine import MachineState
 from edgeprec.runtime.benchmark_repeat import Generated, Repeat, Work, rate
+from edgeprec.runtime.loop_share import loop_share
 
 __all__ = ["Circumstances", "Spread", "make_record", "spread"]
 
@@ -95,17 +96,14 @@ def make_record(
         "tokens_per_s": _json(spread([rate(case.kind, repeat.generated) for repeat in repeats])),
         "prefill_tokens_per_s": _json(spread([rate(CaseKind.PREFILL, repeat.generated) for repeat in repeats])),
         **_work(generated),
+        "loop_share": loop_share([one.tokens for one in generated if one.tokens is not None]),
         "batch": _batch(repeats),
         "energy": energy,
         "energy_note": energy_note,
         "idle": dict(about.idle),
         "meter": None if about.meter is None else dict(about.meter),
         "memory": _memory(about, after),
-        "clocks": {
-            "before_mhz": before.clock_mhz,
-            "after_mhz": after.clock_mhz,
-            "is_locked": after.clocks["is_locked"],
-        },
+        "clocks": _clocks(before, after),
         "hottest_c": {"before": before.hottest_c, "after": after.hottest_c},
         "token_sha256": _common(token_hashes),
         "text_sha256": _common([repeat.text_sha256 for repeat in repeats]),

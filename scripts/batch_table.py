@@ -10,26 +10,37 @@ __all__ = ["batch_table", "crossovers", "way_of"]
 Record = Mapping[str, Any]
 
 
+OWN_ENGINE = "torch"
+
+
 def way_of(record: Record) -> str:
-    """Return what a record's decoding is called in the table."""
-    if record["mode"] != "exact":
-        return str(record["mode"])
-    length = record["draft_length"]
-    return f"{record['drafter']} {'adaptive' if length == 'adaptive' else f'K={length}'}"
+    """Return what a record's decoding is called in the table; a peer's is led by its program."""
+    peer = "" if record["engine"] == OWN_ENGINE else f"{record['engine']}: "
+    if record["drafter"] is None:
+        return f"{peer}{record['mode']}"
+    length, drafter = record["draft_length"], str(record["drafter"]).replace("model", "draft")
+    mode = f"{record['mode']} " if peer and record["mode"] != "exact" else ""
+    return f"{peer}{mode}{drafter} {'adaptive' if length == 'adaptive' else f'K={length}'}"
 
 
 def batch_table(records: Sequence[Record]) -> str:
-    """Return a Markdown table, batch by batch, with ratios to FP16 of the same batch; J/token holds prefill too."""
+    """Return a Markdown table, batch by batch, with ratios to our FP16 of the same batch; J/token holds prefill too."""
     lines = [
         "| batch | decoding | tokens/s | over fp16 | a sequence | J/token | decoding alone | over fp16 | above idle | "
-        "accepted | tokens a round | W |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "accepted | tokens a round | loops | W |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for batch in sorted({record["test"]["sequences"] for record in records}):
         found = [record for record in records if record["test"]["sequences"] == batch]
-        base = next((record for record in found if record["mode"] == "fp16"), None)
-        lines += [_row(record, base) for record in found]
+        base = next((record for record in found if way_of(record) == "fp16"), None)
+        lines += [_row(record, base) for record in sorted(found, key=_place)]
     return "\n".join(lines)
+
+
+def _place(record: Record) -> tuple[bool, str, bool, str]:
+    """Order the ways: one's own before peers, plain decoding before drafts."""
+    is_drafting = record["drafter"] is not None
+    return (record["engine"] != OWN_ENGINE, record["engine"], is_drafting, way_of(record))
 
 
 def _row(record: Record, base: Record | None) -> str:
@@ -46,6 +57,7 @@ def _row(record: Record, base: Record | None) -> str:
         _spread(None if energy is None else energy["joules_per_token_above_idle"], 4),
         _number(record["acceptance_rate"], ".2f"),
         _number(batch["tokens_per_round"], ".2f"),
+        _number(record.get("loop_share"), ".2f"),
         _spread(None if energy is None else energy["watts"], 0),
     ]
     return f"| {' | '.join(cells)} |"
@@ -53,13 +65,14 @@ def _row(record: Record, base: Record | None) -> str:
 
 def crossovers(records: Sequence[Record]) -> Iterator[str]:
     """Yield, for every way of drafting, up to which batch it is faster than FP16, and takes fewer joules."""
-    plain = {record["test"]["sequences"]: record for record in records if record["mode"] == "fp16"}
-    for way in dict.fromkeys(way_of(record) for record in records if record["mode"] == "exact"):
+    plain = {record["test"]["sequences"]: record for record in records if way_of(record) == "fp16"}
+    ways = sorted((record for record in records if record["engine"] == OWN_ENGINE and record["drafter"]), key=_place)
+    for way in dict.fromkeys(map(way_of, ways)):
         own = {record["test"]["sequences"]: record for record in records if way_of(record) == way}
         common = [batch for batch in sorted(own) if batch in plain]
         speed = {batch: _ratio(_rate(own[batch]), _rate(plain[batch])) for batch in common}
         saved = {batch: _ratio(_joules(plain[batch]), _joules(own[batch])) for batch in common}
-        yield f"{way}: {_crossing('speed', speed)}; {_crossing('joules', saved)}"
+        yield f"{way}: {_crossing('speed', speed)}; {_crossing('joules', saved)}{_lowest(speed)}"
 
 
 def _crossing(what: str, gains: Mapping[int, float | None]) -> str:
@@ -75,6 +88,14 @@ def _crossing(what: str, gains: Mapping[int, float | None]) -> str:
     if max(pays) < min(loses):
         return f"stops paying in {what} between batch {max(pays)} and {min(loses)}"
     return f"pays in {what} at batch {', '.join(map(str, pays))}, not at {', '.join(map(str, loses))}"
+
+
+def _lowest(gains: Mapping[int, float | None]) -> str:
+    known = {batch: gain for batch, gain in gains.items() if gain is not None}
+    if not known:
+        return ""
+    batch = min(known, key=known.__getitem__)
+    return f"; lowest speed {known[batch]:.2f}x, at batch {batch}"
 
 
 def _rate(record: Record | None) -> float | None:

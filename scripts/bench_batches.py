@@ -1,171 +1,143 @@
 """Measure batches on a GPU: plain FP16, INT4, exact with fixed and adaptive drafts; speed, joules, and where it turns.
 
-    python scripts/bench_batches.py SOURCE [--draft SOURCE] [--shape 8b] [--batches 1,4,8,16,64] [--seconds 10]
-                                    [--repeats 1] [--limit-s S] [--save FILE.jsonl] [--markdown FILE]
+    python scripts/bench_batches.py SOURCE [--draft SOURCE] [--shape 8b] [--batches 1,2,4,8,16,32,64] [--configs LIST]
+                                    [--seconds 4] [--repeats 3] [--limit-s S] [-o FILE.jsonl] [--markdown FILE]
 
-SOURCE is a small Llama, widened to the shape as in ``bench_decode.py``, the draft to a 1B shape; without a draft the
-target's INT4 variant drafts. One engine with slots for the largest batch runs all of them. Every sequence has a prompt
-of its own, cut from the shipped texts; a batch ends when its first sequence does, so that all of it is measured full.
-Each line of --save is a result as ``edgeprec bench -o jsonl`` writes it, there as soon as it is measured: what it holds
-already is not measured again, and ``edgeprec project`` reads it. Nothing here asserts.
+SOURCE is a small Llama, widened to the shape as in ``bench_decode.py``, the draft to a 1B shape. One engine with slots
+for the largest batch runs all of them. Prompts are the product's test set, kinds in turn; a reply ends where the model
+ends it, or after --tokens, and the next prompt takes its slot at once, so that batches are measured full. ``loops`` is
+the share of tokens that repeat 16 tokens of their own reply: it flatters drafts, so it stands beside acceptance.
+Compiling and capturing happens before the clock starts. The most telling rows come first; the file is whole after
+every repeat, what it holds already is not measured again, and ``edgeprec project`` reads it. Nothing here asserts.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
+from batch_bench import BatchBench
+from batch_plan import MAIN_WAYS, OTHER_WAYS, plan_cases
+from batch_prompts import SweepPrompts
 from batch_table import batch_table, crossovers, way_of
 from checkpoint_source import load_tokenizer
 from decode_pair import SHAPES, LoadedModel, load_pair
+from results_file import ResultsFile, key_of
 
-from edgeprec.bench_results import SCHEMA, SCHEMA_VERSION
-from edgeprec.config import DrafterKind, DraftingConfig, GenerationConfig, Mode
+from edgeprec.config import DrafterKind, GenerationConfig, Mode
 from edgeprec.devices.board import read_board
 from edgeprec.devices.detect import detect
 from edgeprec.devices.meter import Meter
 from edgeprec.devices.sysfs import Sysfs
 from edgeprec.errors import EdgePrecError
-from edgeprec.runtime.batch_benchmark import batch_generated
 from edgeprec.runtime.batch_generation import BatchGenerator
-from edgeprec.runtime.batch_reply import BatchReply
-from edgeprec.runtime.batch_totals import BatchTotals
-from edgeprec.runtime.benchmark_case import Case, CaseKind, Corpus, Job
-from edgeprec.runtime.benchmark_energy import BETWEEN, repeat_energy
+from edgeprec.runtime.benchmark_case import Case
 from edgeprec.runtime.benchmark_machine import device_facts, library_versions, read_state
 from edgeprec.runtime.benchmark_record import Circumstances, make_record
-from edgeprec.runtime.benchmark_repeat import Generated, Repeat
+from edgeprec.runtime.benchmark_repeat import Repeat
 from edgeprec.runtime.energy import NoWindow
 from edgeprec.runtime.torch_device import choose_device
 from edgeprec.tensor_names import num_linear_weights
 
 IDLE_S = 3.0
-WARM_UP_TOKENS = 40
-PROMPT_STRIDE = 37
-
-
-@dataclass(slots=True)
-class Bench:
-    """What is measured with, and how long."""
-
-    batches: BatchGenerator
-    corpus: Corpus
-    about: Circumstances
-    meter: Meter | None
-    prompt_tokens: int
-    seconds: float
-    has_time: Callable[[], bool]
-    window: Any = None
-
-    def jobs(self, case: Case, number: int) -> list[Job]:
-        """Return one job a sequence, each with a prompt of its own; another number has others."""
-        tokens = self.corpus.tokens
-        jobs = []
-        for index in range(case.sequences):
-            start = (number * case.sequences + index) * PROMPT_STRIDE
-            prompt = tuple(tokens[(start + at) % len(tokens)] for at in range(self.prompt_tokens))
-            jobs.append(Job(f"cut-{start}", "", prompt, "", case.new_tokens))
-        return jobs
-
-    def run(self, case: Case, jobs: list[Job], *, tokens: int) -> BatchReply:
-        """Decode one batch until its first sequence has ended."""
-        config = replace(case.config, max_new_tokens=tokens)
-        return self.batches.run([job.tokens for job in jobs], [config] * len(jobs))
-
-    def repeat(self, case: Case, number: int) -> Repeat:
-        """Decode batches for so many seconds inside one window of the meter."""
-        totals = BatchTotals(case.sequences)
-        generated: list[Generated] = []
-        outer: Any = NoWindow() if self.meter is None else self.meter.window("repeat")
-        started = time.monotonic()
-        with outer:
-            turn = 0
-            while not turn or (time.monotonic() - started < self.seconds and self.has_time()):
-                jobs = self.jobs(case, 1 + number * 1000 + turn)
-                batch = self.run(case, jobs, tokens=case.new_tokens)
-                if self.window is not None and self.meter is not None:
-                    outer.adopt(self.window, after=BETWEEN)
-                totals.add(batch)
-                generated += batch_generated(batch, jobs)
-                turn += 1
-        energy, note = repeat_energy(
-            outer, tokens=sum(one.new_tokens for one in generated), note="no meter: this is no GPU"
-        )
-        return Repeat(generated=tuple(generated), energy=energy, energy_note=note, batch=totals)
-
-    def open_window(self) -> Any:
-        """Return the window of one batch, whose phases the repeat's takes over."""
-        self.window = NoWindow() if self.meter is None else self.meter.window("batch")
-        return self.window
+SPARE_S = 2.0  # for what a repeat takes beside its window
+Record = dict[str, Any]
 
 
 def main() -> None:
-    """Load, measure what is missing batch by batch, print tables on the way."""
+    """Load, measure what is missing case by case, print tables on the way."""
     started, arguments = time.monotonic(), _arguments()
     device = choose_device(None)
-
-    def has_time() -> bool:
-        return arguments.limit_s is None or time.monotonic() - started < arguments.limit_s
-
     target, draft = load_pair(
         arguments.source,
         arguments.draft,
         shape=SHAPES[arguments.shape],
-        sequences=max(arguments.batches),
+        sequences=max(2, *arguments.batches),  # an engine for one text takes no list
         device=device,
         group_size=arguments.group_size,
         context_tokens=arguments.prompt_tokens + arguments.tokens + 8,
+        keeps_draft_grid=arguments.keep_draft_grid,
     )
     meter = Meter(detect("nvml").sensor) if device.type == "cuda" else None
-    bench = open_bench(target, draft, meter, arguments, has_time)
-    records = read_records(arguments.save)
-    try:
-        for batch in arguments.batches:
-            cases = [case for case in ways(batch, arguments, has_draft=draft is not None) if wanted(case, records)]
-            for case in cases:
-                if not has_time():
-                    print("time is up: the rest is left out; run the same command again to go on", flush=True)
-                    return
-                measure(bench, case, records, arguments)
-            report(records, arguments)
-    finally:
-        report(records, arguments, is_last=True)
-        print(engine_note(target), flush=True)
+
+    def has_time() -> bool:
+        left = float("inf") if arguments.limit_s is None else arguments.limit_s - (time.monotonic() - started)
+        return left > arguments.seconds + SPARE_S
+
+    sweep(target, draft, meter, arguments, has_time)
 
 
-def open_bench(
+def sweep(
     target: LoadedModel,
     draft: LoadedModel | None,
     meter: Meter | None,
     arguments: argparse.Namespace,
     has_time: Callable[[], bool],
-) -> Bench:
-    """Put a generator of batches on both engines; measures the power at rest."""
+) -> None:
+    """Measure every case that the file lacks."""
+    bench = open_bench(target, draft, meter, arguments)
+    about = circumstances(target, draft, meter, arguments)
+    results = ResultsFile(arguments.output)
+    ways = arguments.configs or default_ways(has_draft=draft is not None)
+    try:
+        for case in plan_cases(arguments.batches, ways, new_tokens=arguments.tokens, prompts=bench.prompts.of_set):
+            if is_measured(about, case, results.records):
+                continue
+            if not has_time():
+                print("time is up: the rest is left out; run the same command again to go on", flush=True)
+                break
+            measure(bench, about, case, results, has_time, engine=target.engine)
+            write_report(results.records, arguments)
+    finally:
+        print(f"\n{write_report(results.records, arguments)}\n\n{engine_note(target)}", flush=True)
+
+
+def default_ways(*, has_draft: bool) -> list[str]:
+    """Return all ways of the sweep; without a draft model the target's INT4 variant drafts."""
+    ways = [*MAIN_WAYS, *OTHER_WAYS]
+    return ways if has_draft else [way.replace("draft", "self") for way in ways]
+
+
+def open_bench(
+    target: LoadedModel, draft: LoadedModel | None, meter: Meter | None, arguments: argparse.Namespace
+) -> BatchBench:
+    """Put a generator of batches on both engines."""
     tokenizer = load_tokenizer(target.checkpoint)
-    widths = [model.engine.info.vocab_size for model in (target, draft) if model is not None]
+    engines = [model.engine for model in (target, draft) if model is not None]
     batches = BatchGenerator(
         engines=(target.engine, None if draft is None else draft.engine),
         tokenizer=tokenizer,
         calibration=None,
         bits=(target.bits, target.bits if draft is None else draft.bits),
-        shared_tokens=min(widths),
+        shared_tokens=min(engine.info.vocab_size for engine in engines),
         clock=time.monotonic_ns,
         open_window=NoWindow,
         meter_note=None,
         alone=_refuse,
         check=lambda config: None,
         kind_of=lambda config: config.drafting.drafter if config.mode is Mode.EXACT else DrafterKind.NONE,
-        is_over=lambda sequences: any(sequence.is_ended for sequence in sequences),
     )
-    idle: dict[str, Any] = {"watts": None, "seconds": 0.0, "power_mode": None, "note": "no meter: this is no GPU"}
+    return BatchBench(
+        batches=batches,
+        prompts=SweepPrompts(tokenizer.encode, most_tokens=arguments.prompt_tokens),
+        meter=meter,
+        seconds=arguments.seconds,
+        first_passes=lambda: sum(engine.first_passes for engine in engines),
+    )
+
+
+def circumstances(
+    target: LoadedModel, draft: LoadedModel | None, meter: Meter | None, arguments: argparse.Namespace
+) -> Circumstances:
+    """Return what all rows have in common; measures the power at rest, with the weights loaded."""
+    idle: Record = {"watts": None, "seconds": 0.0, "power_mode": None, "note": "no meter: this is no GPU"}
     if meter is not None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
@@ -173,7 +145,7 @@ def open_bench(
         found = meter.measure_idle(IDLE_S)
         idle = {"watts": found.watts, "seconds": found.seconds, "power_mode": found.power_mode, "note": found.note}
     info, small = target.engine.info, target.checkpoint
-    about = Circumstances(
+    return Circumstances(
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         command=("python", *sys.argv),
         device=device_facts(read_board(Sysfs())),
@@ -187,6 +159,7 @@ def open_bench(
             "vocab_size": target.config.vocab_size,
             "group_size": target.group_size,
             "draft": "self" if draft is None else draft.checkpoint.name,
+            "draft_group_size": None if draft is None else draft.group_size,
         },
         engine=info.name,
         engine_device=info.device,
@@ -196,115 +169,103 @@ def open_bench(
         idle=idle,
         meter=None if meter is None else {"source": meter.sensor.source, "period_ms": meter.period_ms},
     )
-    corpus = Corpus(tokenizer.encode, tokenizer.decode)
-    bench = Bench(batches, corpus, about, meter, arguments.prompt_tokens, arguments.seconds, has_time)
-    batches.open_window = bench.open_window
-    return bench
 
 
-def ways(batch: int, arguments: argparse.Namespace, *, has_draft: bool) -> Iterator[Case]:
-    """Yield what is measured at one batch."""
-    drafter = DrafterKind.MODEL if has_draft else DrafterKind.SELF
-    plain = GenerationConfig(max_new_tokens=arguments.tokens, ignore_eos=True)
-    configs = [replace(plain, mode=Mode.FP16), replace(plain, mode=Mode.INT4)]
-    drafts = [DraftingConfig(drafter=drafter, draft_length=length) for length in (*arguments.lengths, None)]
-    configs += [replace(plain, drafting=drafting) for drafting in drafts]
-    for config in configs:
-        name = str(config.mode) if config.mode is not Mode.EXACT else _length_name(config)
-        if arguments.only is None or name in arguments.only:
-            yield Case(
-                kind=CaseKind.DECODE,
-                config=config,
-                new_tokens=arguments.tokens,
-                depth_tokens=arguments.prompt_tokens,
-                sequences=batch,
-            )
-
-
-def measure(bench: Bench, case: Case, records: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
-    """Warm one case up, measure its repeats, and write its line; what cannot run is said and left out."""
-    name = f"batch {case.sequences}, {case.config.mode}, {_length_name(case.config)}"
+def measure(
+    bench: BatchBench,
+    about: Circumstances,
+    case: Case,
+    results: ResultsFile,
+    has_time: Callable[[], bool],
+    *,
+    engine: Any,
+) -> None:
+    """Warm one case up and measure its repeats, each in the file at once; what cannot run is said and left out."""
     began = time.monotonic()
     repeats: list[Repeat] = []
+    record: Record | None = None
     before = read_state(Sysfs())
     try:
-        for turn in range(3):  # compile, capture, replay
-            bench.run(case, bench.jobs(case, turn), tokens=min(WARM_UP_TOKENS, case.new_tokens))
-        warm_s = time.monotonic() - began
-        for number in range(arguments.repeats):
-            if repeats and not bench.has_time():
+        runs = bench.warm_up(case)
+        warm_up = f"warm-up {time.monotonic() - began:.1f} s in {runs} runs"
+        for number in range(about.repeats):
+            if repeats and not has_time():
                 break
             repeats.append(bench.repeat(case, number))
+            record = make_record(about, case, repeats, before=before, after=read_state(Sysfs()))
+            record["graphs"] = asdict(engine.graph_report)
+            for run in record["runs"]:
+                run["generations"] = []  # hundreds of alike ones: what they add up to is in the record
+            results.put(record)
     except (EdgePrecError, RuntimeError) as error:
-        print(f"{name}: left out: {str(error)[:300]}", flush=True)
-    if not repeats:
-        return
-    record = make_record(bench.about, case, repeats, before=before, after=read_state(Sysfs()))
-    for run in record["runs"]:
-        run["generations"] = []  # hundreds of alike ones: what they add up to is in the record
-    records.append(record)
-    if arguments.save is not None:
-        with arguments.save.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-    energy = record["energy"]
-    joules = "" if energy is None else f", {energy['joules_per_token']['mean']:.4f} J/token"
+        print(f"batch {case.sequences}, {_name(case.config)}: left out: {str(error)[:300]}", flush=True)
+    if record is not None:
+        print(f"{progress_line(record)}, {warm_up}", flush=True)
+
+
+def progress_line(record: Record) -> str:
+    """Return a row in a sentence."""
+    energy, batch = record["energy"], record["batch"]
     rate = record["tokens_per_s"]["mean"] if record["tokens_per_s"] else 0.0
-    print(
-        f"{name}: {rate:.1f} tokens/s{joules}, caps {record['batch']['rounds_by_cap']}, warm-up {warm_s:.1f} s",
-        flush=True,
-    )
+    parts = [f"batch {batch['sequences']}, {way_of(record)}: {rate:.1f} tokens/s"]
+    parts += [] if energy is None else [f"{energy['joules_per_token']['mean']:.4f} J/token"]
+    parts += [] if record["acceptance_rate"] is None else [f"accepted {record['acceptance_rate']:.2f}"]
+    parts += [f"loops {record['loop_share'] or 0.0:.2f}", f"{batch['mean_sequences'] or 0.0:.1f} at once"]
+    return ", ".join([*parts, f"rounds by cap {batch['rounds_by_cap']}"])
 
 
-def wanted(case: Case, records: Sequence[dict[str, Any]]) -> bool:
-    """Whether no complete record of this case is there."""
-    length = "adaptive" if case.config.drafting.draft_length is None else case.config.drafting.draft_length
-    key = (case.sequences, str(case.config.mode), length if case.config.mode is Mode.EXACT else None, case.new_tokens)
-    done = {
-        (r["test"]["sequences"], r["mode"], r["draft_length"], r["test"]["new_tokens"])
-        for r in records
-        if r["is_complete"]
+def is_measured(about: Circumstances, case: Case, records: Sequence[Record]) -> bool:
+    """Whether a complete record of this case is there."""
+    drafting = case.config.drafting
+    is_drafting = case.config.mode is Mode.EXACT
+    length = "adaptive" if drafting.draft_length is None else drafting.draft_length
+    wanted: Record = {
+        "engine": about.engine,
+        "engine_device": about.engine_device,
+        "model": about.model,
+        "mode": str(case.config.mode),
+        "drafter": str(drafting.drafter) if is_drafting else None,
+        "draft_length": length if is_drafting else None,
+        "three_level": False if is_drafting else None,
+        "test": {
+            "kind": case.kind.value,
+            "prompt_set": case.prompt_set,
+            "new_tokens": case.new_tokens,
+            "sequences": case.sequences,
+        },
     }
-    return key not in done
+    return any(record["is_complete"] and key_of(record) == key_of(wanted) for record in records)
 
 
-def read_records(path: Path | None) -> list[dict[str, Any]]:
-    """Return the results a file holds already; a line that was cut off is left out, and so are those of other files."""
-    if path is None or not path.exists():
-        return []
-    records: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for line in path.read_text().splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        is_ours = isinstance(record, dict) and record.get("schema") == SCHEMA and record.get("batch") is not None
-        if is_ours and record.get("schema_version") == SCHEMA_VERSION:
-            records[record["test"]["sequences"], way_of(record)] = record
-    return list(records.values())
+def write_report(records: Sequence[Record], arguments: argparse.Namespace) -> str:
+    """Return what was measured so far in Markdown: circumstances, table, where speculation stops paying."""
+    swept = [record for record in records if record["batch"] is not None]
+    if not swept:
+        return "nothing was measured: give --limit-s more time"
+    text = "\n".join(report_lines(swept))
+    if arguments.markdown is not None:
+        arguments.markdown.write_text(text + "\n")
+    return text
 
 
-def report(records: Sequence[dict[str, Any]], arguments: argparse.Namespace, *, is_last: bool = False) -> None:
-    """Print the table so far, and at the end where speculation stops paying; write both to --markdown."""
-    if not records:
-        print("nothing was measured: give --limit-s more time", flush=True)
-        return
+def report_lines(records: Sequence[Record]) -> Iterator[str]:
+    """Yield the lines of the report."""
     about = records[-1]
     idle = about["idle"]["watts"]
     gpus = ", ".join(about["device"]["gpus"]) or about["device"]["name"]
-    text = "\n".join(
-        [
-            f"{gpus}, {about['model']['name']}, draft {about['model']['draft']}, greedy, prompts of "
-            f"{arguments.prompt_tokens} tokens, up to {arguments.tokens} new ones, {arguments.repeats} repeats of "
-            f"{arguments.seconds:g} s; idle {'not measured' if idle is None else f'{idle:.0f} W'}",
-            "",
-            batch_table(records),
-            "",
-            *(crossovers(records) if is_last else ()),
-        ]
+    versions = ", ".join(
+        f"{name} {about['versions'][name]}" for name in ("torch", "triton") if name in about["versions"]
     )
-    print(f"\n{text}\n", flush=True)
-    if arguments.markdown is not None:
-        arguments.markdown.write_text(text + "\n")
+    windows = [f"{energy['seconds'] / energy['repeats']:.1f} s" for r in records if (energy := r["energy"]) is not None]
+    yield (
+        f"{gpus}, {versions}, {about['model']['name']}, draft {about['model']['draft']}, greedy, test prompts, replies "
+        f"of up to {about['test']['new_tokens']} tokens, {about['repeats']} repeats"
+        f"{f' of {windows[-1]}' if windows else ''}; idle {'not measured' if idle is None else f'{idle:.0f} W'}"
+    )
+    yield ""
+    yield batch_table(records)
+    yield ""
+    yield from crossovers(records)
 
 
 def engine_note(model: LoadedModel) -> str:
@@ -318,14 +279,15 @@ def engine_note(model: LoadedModel) -> str:
     )
 
 
-def _length_name(config: GenerationConfig) -> str:
+def _name(config: GenerationConfig) -> str:
     if config.mode is not Mode.EXACT:
         return str(config.mode)
-    return "adaptive" if config.drafting.draft_length is None else f"K={config.drafting.draft_length}"
+    length = config.drafting.draft_length
+    return f"{config.drafting.drafter} {'adaptive' if length is None else f'K={length}'}"
 
 
 def _refuse(tokens: Sequence[int], config: GenerationConfig) -> Any:
-    raise EdgePrecError("this cannot run as a batch")
+    raise EdgePrecError("this cannot run as a batch: give --draft, or leave draft out of --configs")
 
 
 def _arguments() -> argparse.Namespace:
@@ -334,21 +296,25 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--draft", type=Path, help="what drafts, widened to a 1B shape; without it the target does")
     parser.add_argument("--shape", choices=SHAPES, default="8b")
     parser.add_argument("--group-size", type=int, default=128)
-    parser.add_argument("--batches", type=_counts, default=[1, 4, 8, 16, 64], metavar="LIST")
-    parser.add_argument("--lengths", type=_counts, default=[1, 3, 5], metavar="LIST", help="fixed draft lengths")
-    parser.add_argument("--only", type=lambda text: text.split(","), metavar="LIST", help="such as fp16,K=5,adaptive")
-    parser.add_argument("--prompt-tokens", type=int, default=128)
-    parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of measuring a repeat")
-    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--keep-draft-grid", action="store_true", help="INT4 of the draft in the blocks it learned in")
+    parser.add_argument("--batches", type=_counts, default=[1, 2, 4, 8, 16, 32, 64], metavar="LIST")
+    parser.add_argument("--configs", type=_names, metavar="LIST", help="such as 'fp16,int4,draft K=5,draft adaptive'")
+    parser.add_argument("--prompt-tokens", type=int, default=128, help="longer prompts of the set are left out")
+    parser.add_argument("--tokens", type=int, default=128, help="of a reply at most")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of measuring a repeat")
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--limit-s", type=float, help="stop after so many seconds and print what there is")
-    parser.add_argument("--save", type=Path, metavar="FILE.jsonl", help="append results here, and go on from it")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE.jsonl", help="keep results here, and go on from it")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table here")
     return parser.parse_args()
 
 
 def _counts(text: str) -> list[int]:
     return [int(part) for part in text.split(",") if part]
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 if __name__ == "__main__":

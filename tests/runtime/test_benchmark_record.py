@@ -127,6 +127,23 @@ def test_speed_is_mean_and_deviation_of_the_repeats() -> None:
     assert (record["test"]["name"], record["repeats"], record["is_complete"]) == ("tg40 @ d8", 2, True)
 
 
+def test_text_that_repeats_itself_shows() -> None:
+    """Of 41 equal tokens 25 end a row of 16 that stood there before; a server's tokens are not known."""
+    assert record_of(make_repeat())["loop_share"] == 0.0
+    assert record_of(make_repeat(make_generated(tokens=(7,) * 41)))["loop_share"] == pytest.approx(25 / 41)
+    assert record_of(make_repeat(make_generated(tokens=None)))["loop_share"] is None
+
+
+def test_clocks_say_what_is_not_known() -> None:
+    """The fastest core before and after, whether clocks are locked, and why not known."""
+    assert record_of(make_repeat())["clocks"] == {
+        "before_mhz": {"cpu": 2000.0},
+        "after_mhz": {"cpu": 2000.0},
+        "is_locked": None,
+        "reasons": [],
+    }
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [((), None), ((None,), None), ((3.0,), (3.0, None, 1)), ((1.0, None, 3.0), (2.0, 2.0**0.5, 2))],
