@@ -7,6 +7,7 @@ does).
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -101,6 +102,17 @@ class Bundle:
         return bundle
 
     @classmethod
+    def open_to_build(cls, root: str | os.PathLike[str]) -> Bundle:
+        """Open a bundle whose engines may be missing or damaged, because they are about to be built.
+
+        Raises:
+            BundleError: as ``open``, for every other file.
+        """
+        bundle = cls.read_manifest(root)
+        bundle.check_files(bundle.manifest.files.keys() - {engine.file for engine in bundle.manifest.engines})
+        return bundle
+
+    @classmethod
     def read_manifest(cls, root: str | os.PathLike[str]) -> Bundle:
         """Open a bundle whose files may be missing or damaged, as ``verify`` does.
 
@@ -116,21 +128,32 @@ class Bundle:
                 raise BundleError(f"{folder / MANIFEST_NAME} does not list {name!r}, which a bundle needs")
         return cls(folder, manifest)
 
-    def check_files(self) -> None:
-        """Look at the size of every file.
+    def check_files(self, names: Collection[str] | None = None) -> None:
+        """Look at the size of every file, or of those named.
 
         Raises:
-            BundleError: one is missing or has another size.
+            BundleError: one is missing or has another size; the message says how to mend the bundle.
         """
-        for name, entry in self.manifest.files.items():
-            path = self.path(name)
-            if not path.is_file():
-                raise BundleError(f"{path} is missing from the bundle: copy or export it again")
-            size = path.stat().st_size
-            if size != entry.size_bytes:
-                raise BundleError(
-                    f"{path} has {size:,} bytes, expected {entry.size_bytes:,}: copy or export the bundle again"
-                )
+        for name in sorted(self.manifest.files if names is None else names):
+            problem = self._problem(name)
+            if problem is not None:
+                raise BundleError(problem)
+
+    def is_whole(self, name: str) -> bool:
+        """Return whether a listed file is there with the size that is listed."""
+        return self._problem(name) is None
+
+    def _problem(self, name: str) -> str | None:
+        path, expected_bytes = self.path(name), self.manifest.files[name].size_bytes
+        sms = [engine.sm for engine in self.manifest.engines if engine.file == name]
+        build = f"build it again with edgeprec build {self.root} --tensorrt {','.join(sms)}" if sms else ""
+        if not path.is_file():
+            return f"{path} is missing from the bundle: {build or 'copy or export it again'}"
+        size = path.stat().st_size
+        if size != expected_bytes:
+            remedy = build or "copy or export the bundle again"
+            return f"{path} has {size:,} bytes, expected {expected_bytes:,}: {remedy}"
+        return None
 
     @property
     def target(self) -> BundleModel:

@@ -45,7 +45,12 @@ def gpu_sm(cuda: Any = None) -> str:
     """
     cuda = import_cuda() if cuda is None else cuda
     attributes = cuda.cudaDeviceAttr
-    device = cuda_call(cuda, "cudaGetDevice")
+    try:
+        device = cuda_call(cuda, "cudaGetDevice")
+    except DeviceError as error:
+        raise DeviceError(
+            f"there is no usable NVIDIA GPU, {error}: install its driver, or a newer one, or use --engine onnxruntime"
+        ) from error
     major = cuda_call(cuda, "cudaDeviceGetAttribute", attributes.cudaDevAttrComputeCapabilityMajor, device)
     minor = cuda_call(cuda, "cudaDeviceGetAttribute", attributes.cudaDevAttrComputeCapabilityMinor, device)
     return f"sm{major}{minor}"

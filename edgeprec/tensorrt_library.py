@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from edgeprec.errors import ConfigError, MissingDependency
+from edgeprec.errors import ConfigError, EngineError, MissingDependency
 
 __all__ = ["TENSORRT_KINDS", "TensorRtLibrary", "find_tensorrt", "parse_sms"]
 
@@ -35,6 +35,11 @@ class TensorRtLibrary:
         return str(self.module.__version__)
 
     @property
+    def name(self) -> str:
+        """Return kind and version, for messages."""
+        return f"{self.kind} {self.version}"
+
+    @property
     def is_ahead_of_time(self) -> bool:
         """Return whether it builds for GPUs that are not there."""
         return self.kind == "tensorrt_rtx"
@@ -47,19 +52,31 @@ class TensorRtLibrary:
         known = (name.lower() for name in self.module.ComputeCapability.__members__ if name.startswith("SM"))
         return tuple(sorted((name for name in known if name in _INT4_SMS), key=lambda name: int(name[2:])))
 
+    def runs_on(self, sm: str) -> bool:
+        """Return whether its runtime takes a GPU: TensorRT-RTX refuses those it does not build for, such as SM 90."""
+        return not self.is_ahead_of_time or sm in self.sms
+
 
 def find_tensorrt(kinds: Sequence[str] = TENSORRT_KINDS, *, purpose: str) -> TensorRtLibrary:
     """Import the first installed library of ``kinds``.
 
     Raises:
-        MissingDependency: none of them is installed, or it cannot be imported.
+        MissingDependency: none of them is installed.
+        EngineError: one is installed and cannot be imported.
     """
+    broken = ""
     for kind in kinds:
         try:
-            if find_spec(kind) is not None:
-                return TensorRtLibrary(kind, import_module(kind))
-        except (ImportError, OSError, ValueError):  # ValueError: a module set to None in sys.modules
+            if find_spec(kind) is None:
+                continue
+        except ValueError:  # a module set to None in sys.modules
             continue
+        try:
+            return TensorRtLibrary(kind, import_module(kind))
+        except (ImportError, OSError) as error:
+            broken = broken or f"{kind} is installed and cannot be imported: {error}; install it again"
+    if broken:
+        raise EngineError(broken)
     raise MissingDependency(package=" or ".join(kinds), purpose=purpose, extra="tensorrt")
 
 

@@ -50,10 +50,11 @@ def work_folder(bundle: Bundle) -> Iterator[Path]:
 def shelve(bundle: Bundle, files: Sequence[tuple[Path, str, Sequence[EngineEntry]]]) -> Bundle:
     """Move built files into the bundle and list them. Each comes with its name there and its entries.
 
-    An entry takes the place of one of the same kind, GPU and model; a file that no entry names any more is deleted.
+    An entry takes the place of one of the same kind, GPU and model; entries of a damaged file are dropped, for they can
+    only be refused; a file that no entry names any more is deleted.
     """
     manifest = bundle.manifest
-    listed, engines = dict(manifest.files), list(manifest.engines)
+    listed, engines = dict(manifest.files), [entry for entry in manifest.engines if bundle.is_whole(entry.file)]
     for path, name, entries in files:
         listed[name] = FileEntry(path.stat().st_size, file_sha256(path))
         replaced = {(entry.kind, entry.sm, entry.model) for entry in entries}

@@ -72,6 +72,7 @@ def check_library(sms: Sequence[str]) -> TensorRtLibrary:
 
     Raises:
         MissingDependency: TensorRT is not installed.
+        EngineError: it is installed and cannot be imported.
         ConfigError: the library does not build for one of the GPU generations.
     """
     library = find_tensorrt(purpose="building TensorRT engines")
@@ -80,7 +81,7 @@ def check_library(sms: Sequence[str]) -> TensorRtLibrary:
         if sm not in known:
             where = "ahead of time for" if library.is_ahead_of_time else "for the GPU at hand,"
             raise ConfigError(
-                f"--tensorrt {sm}: {library.kind} {library.version} builds {where} {', '.join(known)} only"
+                f"--tensorrt {sm}: {library.name} builds {where} {', '.join(known)} only"
                 + ("; build on that machine with the TensorRT of its JetPack" if sm in ("sm87", "sm110") else "")
             )
     return library
@@ -158,7 +159,8 @@ class _ModelBuild:
             return builder.build(path, name=f"{self.model.role} {segment.name}"), weight_bytes
         except (EngineError, MemoryBudgetError) as error:
             self.log.write_text("\n".join(builder.log) + "\n", encoding="utf-8")
-            raise type(error)(f"{error}; the build log is {self.log}") from error
+            needs = f"; {_needs(segment, weight_bytes)}" if isinstance(error, MemoryBudgetError) else ""
+            raise type(error)(f"{error}{needs}; the build log is {self.log}") from error
 
     def _header(self, places: tuple[PlanPlace, ...]) -> EngineHeader:
         return EngineHeader(
@@ -200,10 +202,18 @@ def _check_int4(model: BundleModel) -> None:
 
 
 def _require_memory(segment: Segment, weight_bytes: int) -> None:
-    needed_bytes, available = _BUILDER_BYTES + _BYTES_PER_WEIGHT_BYTE * weight_bytes, read_available_memory()
-    if needed_bytes > available.size_bytes:
-        advice = "build with fewer --segment-layers" if segment.num_layers > 1 else "build on a larger machine"
-        raise MemoryBudgetError(
-            f"building segment {segment.name} takes about {needed_bytes >> 20:,} MiB of memory, "
-            f"{available.size_bytes >> 20:,} MiB are available ({available.bound}): {advice}"
-        )
+    if _needed_bytes(weight_bytes) > read_available_memory().size_bytes:
+        raise MemoryBudgetError(_needs(segment, weight_bytes))
+
+
+def _needs(segment: Segment, weight_bytes: int) -> str:
+    available = read_available_memory()
+    advice = "build with fewer --segment-layers" if segment.num_layers > 1 else "build on a larger machine"
+    return (
+        f"building segment {segment.name} takes about {_needed_bytes(weight_bytes) >> 20:,} MiB of memory, "
+        f"{available.size_bytes >> 20:,} MiB are available ({available.bound}): {advice}"
+    )
+
+
+def _needed_bytes(weight_bytes: int) -> int:
+    return _BUILDER_BYTES + _BYTES_PER_WEIGHT_BYTE * weight_bytes

@@ -12,6 +12,7 @@ import onnx
 
 from edgeprec.errors import EngineError, MemoryBudgetError
 from edgeprec.tensorrt_library import TensorRtLibrary
+from edgeprec.tensorrt_log import last_error, logger_into
 
 __all__ = ["MAX_ROWS", "PlanBuilder", "Range"]
 
@@ -65,18 +66,19 @@ class PlanBuilder:
             result.error = MemoryBudgetError(f"building {name} ran out of memory")
 
     def _serialize(self, graph: Path, name: str, cancel: threading.Event) -> memoryview:
-        trt, library = self.tensorrt.module, f"{self.tensorrt.kind} {self.tensorrt.version}"
-        logger = _logger(trt, self.log)
-        builder = trt.Builder(logger)
-        if builder is None:
-            raise EngineError(f"{library} cannot start its builder: {self._reason()}")
+        trt, library = self.tensorrt.module, self.tensorrt.name
+        logger = logger_into(trt, self.log)
+        try:
+            builder = trt.Builder(logger)
+        except TypeError as error:  # what the bindings make of the null that the library returns
+            raise EngineError(f"{library} cannot start its builder: {last_error(self.log)}") from error
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = trt.OnnxParser(network, logger)
         if not parser.parse_from_file(str(graph)):
             self.log.extend(str(parser.get_error(index)) for index in range(parser.num_errors))
             raise EngineError(
-                f"{library} cannot read the graph of {name}, which uses operators of ONNX opset 24: {self._reason()}; "
-                "install a newer TensorRT"
+                f"{library} cannot read the graph of {name}, which uses operators of ONNX opset 24: "
+                f"{last_error(self.log)}; install a newer TensorRT"
             )
         config = self._configure(builder, graph)
         config.progress_monitor = _monitor(trt, self.on_phase, cancel)
@@ -104,15 +106,10 @@ class PlanBuilder:
         return config
 
     def _failure(self, name: str, library: str) -> EngineError | MemoryBudgetError:
-        reason = self._reason()
+        reason = last_error(self.log)
         if any(word in line.lower() for line in self.log[-20:] for word in _OUT_OF_MEMORY):
             return MemoryBudgetError(f"{library} ran out of memory while it built {name}: {reason}")
         return EngineError(f"{library} cannot build {name}: {reason}")
-
-    def _reason(self) -> str:
-        """Return the last error the library logged."""
-        errors = [line for line in self.log if line.startswith(("ERROR", "INTERNAL_ERROR"))]
-        return errors[-1].partition(" ")[2][:300] if errors else "it gave no reason"
 
 
 @dataclass(slots=True)
@@ -127,18 +124,6 @@ def _shapes(value: onnx.ValueInfoProto, ranges: Mapping[str, Range]) -> list[lis
     if not any(dim.dim_param for dim in dims):
         return None
     return [[ranges[dim.dim_param][which] if dim.dim_param else dim.dim_value for dim in dims] for which in range(3)]
-
-
-def _logger(trt: Any, log: list[str]) -> Any:
-    class Logger(trt.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-
-        def log(self, severity: Any, message: str) -> None:
-            if severity < trt.ILogger.VERBOSE:
-                log.append(f"{severity.name} {message.strip().partition(chr(10))[0]}")
-
-    return Logger()
 
 
 def _monitor(trt: Any, on_phase: Callable[[str], None], cancel: threading.Event) -> Any:

@@ -75,7 +75,8 @@ class TensorRtEngine:
             file = EngineFile.open(model.bundle.path(entry.file))
             _check(model, file, entry, context_tokens)
             _require_memory(model, file, memory)
-            chain = TensorRtChain(file, model.architecture, library=library, memory=memory)
+            rebuild = _build_command(model, entry.sm)
+            chain = TensorRtChain(file, model.architecture, library=library, memory=memory, rebuild=rebuild)
             opened.pop_all()
         return cls(chain, file, model, device=memory.name, context_tokens=context_tokens)
 
@@ -123,8 +124,13 @@ class TensorRtEngine:
 
 
 def _choose(model: BundleModel, entries: Sequence[EngineEntry], library: TensorRtLibrary, sm: str) -> EngineEntry:
+    if not library.runs_on(sm):
+        raise EngineError(
+            f"{library.name} does not run on this GPU, {sm}, only on {', '.join(library.sms)}: use --engine torch, or "
+            "--engine onnxruntime --provider cuda"
+        )
     usable = [entry for entry in entries if entry.kind == library.kind]
-    build = f"build one with edgeprec build {model.bundle.root} --tensorrt {sm}"
+    build = f"build one with {_build_command(model, sm)}"
     for entry in usable:
         if entry.sm == sm:
             if entry.version != library.version:
@@ -136,17 +142,21 @@ def _choose(model: BundleModel, entries: Sequence[EngineEntry], library: TensorR
     raise EngineError(f"the engines of {model.bundle.root} are for {built}, this GPU is {sm}: {build}")
 
 
+def _build_command(model: BundleModel, sm: str) -> str:
+    return f"edgeprec build {model.bundle.root} --tensorrt {sm}"
+
+
 def _check(model: BundleModel, file: EngineFile, entry: EngineEntry, context_tokens: int) -> None:
     if file.header.source_sha256 != source_digest(model):
         raise EngineError(
             f"{entry.file} was built from another {model.role} than {model.bundle.root} holds: build it again with "
-            f"edgeprec build {model.bundle.root} --tensorrt {entry.sm}"
+            f"{_build_command(model, entry.sm)}"
         )
     built = file.header.context_tokens
     if context_tokens > built:
         raise ConfigError(
             f"context is {context_tokens:,} tokens, {entry.file} was built for {built:,}: use --context {built}, or "
-            f"edgeprec build {model.bundle.root} --tensorrt {entry.sm} --context {context_tokens}"
+            f"{_build_command(model, entry.sm)} --context {context_tokens}"
         )
 
 

@@ -6,6 +6,7 @@ writes the other. The cache is one buffer a layer for past and present, so keys 
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,11 @@ from edgeprec.errors import EngineError
 from edgeprec.precision import Plan
 from edgeprec.runtime.cuda_memory import DeviceMemory
 from edgeprec.tensorrt_library import TensorRtLibrary
+from edgeprec.tensorrt_log import last_error, logger_into
 
 __all__ = ["TensorRtChain"]
+
+_LOG_LINES = 50  # enough for the reason of a failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +37,25 @@ class _Bound:
 
 
 class TensorRtChain:
-    """Loads every engine of a file and runs those a plan asks for, one after the other on one stream."""
+    """Loads every engine of a file and runs those a plan asks for, one after the other on one stream.
+
+    ``rebuild`` is the command that builds the file again, for errors.
+
+    Raises:
+        EngineError: the library cannot start, or cannot load an engine.
+    """
 
     def __init__(
-        self, file: EngineFile, config: ModelConfig, *, library: TensorRtLibrary, memory: DeviceMemory
+        self, file: EngineFile, config: ModelConfig, *, library: TensorRtLibrary, memory: DeviceMemory, rebuild: str
     ) -> None:
         self._trt = library.module
         self._library = library
         self._memory = memory
         self._config = config
         self._header = file.header
-        self._runtime = self._trt.Runtime(self._trt.Logger(self._trt.Logger.ERROR))
+        self._rebuild = rebuild
+        self._log: deque[str] = deque(maxlen=_LOG_LINES)
+        self._runtime = self._start()
         self._bound = {segment: self._load(file, segment) for segment in file.header.segments}
         first = next(bound for segment, bound in self._bound.items() if segment.part is SegmentPart.EMBED)
         self._value_bytes = int(np.dtype(self._trt.nptype(first.engine.get_tensor_dtype("hidden"))).itemsize)
@@ -78,12 +90,18 @@ class TensorRtChain:
         self._bound.clear()
         self._memory.close()
 
+    def _start(self) -> Any:
+        try:
+            return self._trt.Runtime(logger_into(self._trt, self._log))
+        except TypeError as error:  # what the bindings make of the null that the library returns
+            raise EngineError(f"{self._library.name} cannot start on this GPU: {last_error(self._log)}") from error
+
     def _load(self, file: EngineFile, segment: Segment) -> _Bound:
         engine = self._runtime.deserialize_cuda_engine(file.plan(segment))
         if engine is None:
             raise EngineError(
-                f"{self._library.kind} {self._library.version} cannot load the engine {segment.name} of the "
-                f"{self._header.model}: build it again with edgeprec build"
+                f"{self._library.name} cannot load the engine {segment.name} of the {self._header.model}: "
+                f"{last_error(self._log)}; if the GPU and its driver are fine, build it again with {self._rebuild}"
             )
         names = tuple(engine.get_tensor_name(index) for index in range(engine.num_io_tensors))
         inputs = [name for name in names if engine.get_tensor_mode(name) == self._trt.TensorIOMode.INPUT]
@@ -98,11 +116,15 @@ class TensorRtChain:
         hidden = {"hidden": self._hidden[0] if is_embedding else hidden_in, "hidden_out": self._hidden[1 - source]}
         for name in bound.dynamic:
             if not context.set_input_shape(name, shapes[name]):
-                raise EngineError(f"engine {segment.name} refuses {name} of shape {shapes[name]}: build it again")
+                raise EngineError(
+                    f"engine {segment.name} refuses {name} of shape {shapes[name]}: build it again with {self._rebuild}"
+                )
         for name in bound.names:
             context.set_tensor_address(name, hidden.get(name) or addresses[name.replace("present_", "past_")])
         if not context.execute_async_v3(self._memory.stream):
-            raise EngineError(f"engine {segment.name} of the {self._header.model} failed with {rows} rows")
+            raise EngineError(
+                f"engine {segment.name} of the {self._header.model} failed with {rows} rows: {last_error(self._log)}"
+            )
 
     def _context(self, bound: _Bound, segment: Segment, rows: int) -> Any:
         """Return the context of the profile for so many rows: the first takes one row where there are two."""
@@ -110,7 +132,10 @@ class TensorRtChain:
         if bound.contexts[profile] is None:
             context = self._new_context(bound.engine)
             if context is None or not context.set_optimization_profile_async(profile, self._memory.stream):
-                raise EngineError(f"engine {segment.name} of the {self._header.model} cannot start: is memory free?")
+                raise EngineError(
+                    f"engine {segment.name} of the {self._header.model} cannot start: {last_error(self._log)}; is GPU "
+                    "memory free?"
+                )
             bound.contexts[profile] = context
         return bound.contexts[profile]
 

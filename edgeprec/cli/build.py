@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -40,7 +40,8 @@ def build_command(
 ) -> None:
     """Build engines of every model of BUNDLE and list them in it. With TensorRT-RTX this needs no GPU.
 
-    Engines of the same GPU generation are replaced. An interrupted build leaves the bundle as it was.
+    Engines of the same GPU generation are replaced, and damaged ones that no build replaces are dropped. An interrupted
+    build leaves the bundle as it was.
 
     \b
     Examples:
@@ -51,7 +52,7 @@ def build_command(
     from edgeprec.bundle import Bundle
 
     built = add_engines(
-        Bundle.open(bundle),
+        Bundle.open_to_build(bundle),
         tensorrt,
         context_tokens=context_tokens,
         layers_per_segment=layers_per_segment,
@@ -91,15 +92,24 @@ def add_engines(
 
 
 def say_engines(bundle: Bundle, *, as_json: bool, is_quiet: bool) -> None:
-    """Print the bundle's engines as JSON, a line for each, or nothing."""
+    """Print the bundle's engines as JSON, a line for each file, or nothing."""
     from edgeprec.cli.json_output import print_json
 
     engines = bundle.to_summary()["engines"]
     if as_json:
         print_json({"bundle": str(bundle.root), "engines": engines})
     elif not is_quiet:
-        for engine in engines:
+        for engine in _by_file(engines):
             click.echo(
                 f"{engine['model']} for {engine['sm']}: {engine['bytes'] / 1e6:.0f} MB, {engine['kind']} "
                 f"{engine['version']}, {engine['file']}"
             )
+
+
+def _by_file(engines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one entry for each file; ``sm`` names every GPU generation it serves."""
+    files: dict[str, dict[str, Any]] = {}
+    for engine in engines:
+        known = files.get(engine["file"])
+        files[engine["file"]] = engine if known is None else known | {"sm": f"{known['sm']}, {engine['sm']}"}
+    return list(files.values())

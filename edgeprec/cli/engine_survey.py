@@ -58,14 +58,19 @@ def _torch() -> tuple[bool, str]:
 
 def _tensorrt() -> tuple[bool, str]:
     from edgeprec.cuda_library import gpu_sm
-    from edgeprec.errors import DeviceError, MissingDependency
+    from edgeprec.errors import DeviceError, EngineError, MissingDependency
     from edgeprec.tensorrt_library import find_tensorrt
 
     try:
         library = find_tensorrt(purpose="the tensorrt engine")
     except MissingDependency:
         return False, "not installed: pip install 'edgeprec[tensorrt]', or the TensorRT of JetPack"
+    except EngineError as error:
+        return False, str(error)
     try:
-        return True, f"{library.kind} {library.version}, GPU of {gpu_sm()}"
+        sm = gpu_sm()
     except (DeviceError, MissingDependency) as error:
-        return False, f"{library.kind} {library.version} builds engines here; cannot run them: {error}"
+        return False, f"{library.name} builds engines here; cannot run them: {error}"
+    if not library.runs_on(sm):
+        return False, f"{library.name} builds engines here; this GPU is {sm}, they run on {', '.join(library.sms)} only"
+    return True, f"{library.name}, GPU of {sm}"

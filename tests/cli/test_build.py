@@ -46,14 +46,12 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_flags_reach_the_builder(invoke: Callable[..., Any], copy: Path, builds: SimpleNamespace) -> None:
-    """Generations, context and layers a segment; a line for each engine is printed."""
+    """Generations, context and layers a segment; a line for each file is printed."""
     outcome = invoke("build", str(copy), "--tensorrt", "8.9,sm86", "--context", "128", "--segment-layers", "1")
     (settings,) = builds.settings
     assert (settings.sms, settings.context_tokens, settings.layers_per_segment) == (("sm86", "sm89"), 128, 1)
     assert outcome.code == 0
-    assert outcome.out.splitlines() == [
-        f"target for {sm}: 0 MB, tensorrt_rtx 1.7, engines/x/target.engine" for sm in ("sm86", "sm89")
-    ]
+    assert outcome.out.splitlines() == ["target for sm86, sm89: 0 MB, tensorrt_rtx 1.7, engines/x/target.engine"]
 
 
 def test_json_lists_the_engines_as_inspect_does(
@@ -66,6 +64,50 @@ def test_json_lists_the_engines_as_inspect_does(
     (engine,) = built["engines"]
     assert expected.items() <= engine.items()
     assert inspected["engines"] == built["engines"]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing"])
+def test_a_damaged_engine_is_named_with_the_command_that_mends_it(
+    invoke: Callable[..., Any], copy: Path, builds: SimpleNamespace, damage: str
+) -> None:
+    """Nothing opens such a bundle but a build, which replaces the file."""
+    assert invoke("build", str(copy), "--tensorrt", "sm86,sm89").code == 0
+    engine = copy / "engines/x/target.engine"
+    if damage == "truncated":
+        engine.write_bytes(b"eng")
+    else:
+        engine.unlink()
+    outcome = invoke("inspect", str(copy))
+    assert outcome.code == 3
+    assert f"build it again with edgeprec build {copy} --tensorrt sm86,sm89" in outcome.err
+    assert invoke("build", str(copy), "--tensorrt", "sm86,sm89").code == 0
+    assert invoke("inspect", str(copy)).code == 0
+
+
+def test_a_damaged_engine_that_is_not_built_again_is_dropped(
+    invoke: Callable[..., Any], copy: Path, builds: SimpleNamespace
+) -> None:
+    """Engines for other GPUs in the damaged file go too: the bundle is whole after every build."""
+    assert invoke("build", str(copy), "--tensorrt", "sm86,sm89").code == 0
+    with work_folder(Bundle.open(copy)) as folder:
+        (folder / "other").write_bytes(b"other")
+        entry = EngineEntry(
+            kind="tensorrt_rtx", sm="sm120", model="target", file="engines/y/target.engine", version="1"
+        )
+        shelve(Bundle.open(copy), [(folder / "other", entry.file, [entry])])
+    (copy / "engines/y/target.engine").write_bytes(b"o")
+    assert invoke("build", str(copy), "--tensorrt", "sm86").code == 0
+    assert [engine.sm for engine in Bundle.open(copy).manifest.engines] == ["sm86", "sm89"]
+    assert not (copy / "engines/y/target.engine").exists()
+
+
+def test_build_refuses_other_damage(invoke: Callable[..., Any], copy: Path, builds: SimpleNamespace) -> None:
+    """Engines of broken weights would be worse than none."""
+    weights = copy / "target/fp16.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    outcome = invoke("build", str(copy), "--tensorrt", "sm86")
+    assert (outcome.code, builds.settings) == (3, [])
+    assert "copy or export the bundle again" in outcome.err
 
 
 def test_quiet_says_nothing(invoke: Callable[..., Any], copy: Path, builds: SimpleNamespace) -> None:

@@ -29,6 +29,8 @@ def library(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("tensorrt_rtx")
     module.__spec__ = SimpleNamespace(name="tensorrt_rtx")  # type: ignore[assignment]
     module.__version__ = "1.7.1"  # type: ignore[attr-defined]
+    members = dict.fromkeys(("NONE", "SM86", "SM89"))
+    module.ComputeCapability = SimpleNamespace(__members__=members)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", module)
 
 
@@ -59,6 +61,25 @@ def test_with_a_gpu_its_generation_is_named(library: None, monkeypatch: pytest.M
     """The name is the one that ``edgeprec build --tensorrt`` takes."""
     monkeypatch.setattr(cuda_library, "gpu_sm", lambda: "sm89")
     assert tensorrt_finding() == EngineFinding(name="tensorrt", is_usable=True, note="tensorrt_rtx 1.7.1, GPU of sm89")
+
+
+def test_a_gpu_the_library_refuses_is_no_usable_engine(library: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT-RTX builds on an H200 and does not run there."""
+    monkeypatch.setattr(cuda_library, "gpu_sm", lambda: "sm90")
+    finding = tensorrt_finding()
+    assert not finding.is_usable
+    assert finding.note == "tensorrt_rtx 1.7.1 builds engines here; this GPU is sm90, they run on sm86, sm89 only"
+
+
+def test_a_broken_library_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its import error is told, not that it is absent."""
+    (tmp_path / "tensorrt_rtx.py").write_text("raise ImportError('no libtensorrt_rtx.so')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "tensorrt_rtx", raising=False)
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    finding = tensorrt_finding()
+    assert not finding.is_usable
+    assert finding.note.startswith("tensorrt_rtx is installed and cannot be imported: no libtensorrt_rtx.so")
 
 
 CUDA = ["CUDAExecutionProvider", "CPUExecutionProvider"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from edgeprec.errors import ConfigError, MissingDependency
+from edgeprec.errors import ConfigError, EngineError, MissingDependency
 from edgeprec.tensorrt_library import TensorRtLibrary, find_tensorrt, parse_sms
 
 
@@ -54,6 +55,30 @@ def test_tensorrt_rtx_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_tensorrt(purpose="a test").kind == "tensorrt_rtx"
     found = find_tensorrt(["tensorrt"], purpose="a test")
     assert (found.kind, found.version, found.is_ahead_of_time, found.sms) == ("tensorrt", "1.2", False, ())
+
+
+def test_a_library_that_cannot_be_imported_is_not_called_absent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Installing it would not help: the reason is told, and the other library is taken where it works."""
+    (tmp_path / "tensorrt_rtx.py").write_text("raise ImportError('libtensorrt_rtx.so.1: no such file')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "tensorrt_rtx", raising=False)
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    with pytest.raises(EngineError, match=r"tensorrt_rtx is installed and cannot be imported: libtensorrt_rtx\.so\.1"):
+        find_tensorrt(purpose="a test")
+    monkeypatch.setitem(sys.modules, "tensorrt", fake("tensorrt"))
+    assert find_tensorrt(purpose="a test").kind == "tensorrt"
+
+
+def test_runs_where_it_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT-RTX refuses other GPUs, such as an H200; TensorRT itself runs where it was installed."""
+    rtx = fake("tensorrt_rtx")
+    members = dict.fromkeys(("NONE", "SM75", "SM89"))
+    rtx.ComputeCapability = SimpleNamespace(__members__=members)  # type: ignore[attr-defined]
+    library = TensorRtLibrary("tensorrt_rtx", rtx)
+    assert [library.runs_on(sm) for sm in ("sm89", "sm90", "sm75")] == [True, False, False]
+    assert TensorRtLibrary("tensorrt", fake("tensorrt")).runs_on("sm90")
 
 
 def test_without_any_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

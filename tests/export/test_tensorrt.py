@@ -176,6 +176,22 @@ def test_a_failure_leaves_the_builders_log(tiny: Bundle, monkeypatch: pytest.Mon
     assert "ERROR no kernel for this shape" in log.read_text()
 
 
+def test_a_builder_out_of_memory_says_what_it_needed(tiny: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library knows only that there was too little: what the segment takes and what there is stand beside it."""
+
+    def build(self: PlanBuilder, graph: Path, *, name: str) -> memoryview:
+        self.log.append("ERROR Error Code 1: Myelin (Unexpected exception std::bad_alloc)")
+        raise self._failure(name, "tensorrt_rtx 1.7")
+
+    fake_build(monkeypatch, build)
+    with pytest.raises(
+        MemoryBudgetError,
+        match=r"tensorrt_rtx 1\.7 ran out of memory while it built target embed: .*std::bad_alloc\); building segment "
+        r"embed takes about 51\d MiB of memory, [\d,]+ MiB are available .*; the build log is ",
+    ):
+        build_engines(tiny, SETTINGS, progress=silent)
+
+
 def test_engines_of_the_same_generation_are_replaced(tiny: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second build takes the place of the first where GPUs meet; a file that serves no GPU any more is deleted."""
     texts = iter(f"plan {index}".encode() for index in range(99))

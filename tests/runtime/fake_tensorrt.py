@@ -6,6 +6,7 @@ It binds by address and shape, has optimization profiles, and checks what a real
 from __future__ import annotations
 
 import ctypes
+from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
@@ -128,24 +129,44 @@ class Context:
         return np.frombuffer(raw, dtype).reshape(shape)
 
 
-def fake_library(*, version: str = "1.7", profiles: int = 2, refuses: bool = False) -> SimpleNamespace:
+class Severity(IntEnum):
+    """How grave a message is, the gravest first."""
+
+    ERROR = 1
+    INFO = 3
+    VERBOSE = 4
+
+
+class ILogger:
+    """What takes the library's messages."""
+
+    VERBOSE = Severity.VERBOSE
+
+
+def fake_library(
+    *, version: str = "1.7", profiles: int = 2, refuses: bool = False, cannot_start: bool = False
+) -> SimpleNamespace:
     """Return what ``import tensorrt_rtx`` would give. ``launched`` lists the engines that ran."""
     library = SimpleNamespace(__version__=version, profiles=profiles, launched=[], fails=False)
     library.TensorIOMode = SimpleNamespace(INPUT="input", OUTPUT="output")
     library.nptype = _TYPES.__getitem__
 
-    class Logger:
-        ERROR = 1
-
-        def __init__(self, severity: int) -> None:
-            self.severity = severity
+    library.ComputeCapability = SimpleNamespace(__members__=dict.fromkeys(("NONE", "SM75", "SM86", "SM89", "SM120")))
 
     class Runtime:
-        def __init__(self, logger: Logger) -> None:
+        def __init__(self, logger: Any) -> None:
             self.logger = logger
+            if cannot_start:
+                logger.log(Severity.ERROR, "no such device\nat line 7")
+                raise TypeError("factory function returned nullptr")
 
         def deserialize_cuda_engine(self, plan: memoryview) -> Engine | None:
-            return None if refuses else Engine(bytes(plan), library)
+            self.logger.log(Severity.VERBOSE, "reading")
+            if refuses:
+                self.logger.log(Severity.ERROR, "the plan is of another platform")
+                self.logger.log(Severity.INFO, "done")
+                return None
+            return Engine(bytes(plan), library)
 
-    library.Logger, library.Runtime = Logger, Runtime
+    library.ILogger, library.Runtime = ILogger, Runtime
     return library

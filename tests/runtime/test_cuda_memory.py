@@ -55,6 +55,15 @@ def test_the_generation_is_read_from_the_device() -> None:
     assert gpu_sm(FakeCuda()) == "sm120"
 
 
+def test_without_a_gpu_it_says_what_to_do() -> None:
+    """CUDA's own words, and the way out."""
+    with pytest.raises(
+        DeviceError,
+        match=r"no usable NVIDIA GPU, cudaGetDevice failed: .*: install its driver, .* --engine onnxruntime",
+    ):
+        gpu_sm(FakeCuda("cudaGetDevice"))
+
+
 def test_memory_is_zeroed_and_freed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slots of the cache that were never written hold zeros, not what lay there before."""
     memory, cuda = make(monkeypatch)

@@ -190,7 +190,7 @@ def test_a_failed_launch_names_the_engine(opened: Callable[..., TensorRtEngine],
     library = stand_in.fake_library()
     engine = opened(library=library)
     library.fails = True
-    with pytest.raises(EngineError, match="engine embed of the target failed with 2 rows"):
+    with pytest.raises(EngineError, match="engine embed of the target failed with 2 rows: it gave no reason"):
         engine.forward(TEXT[:2], position=0, plan=FP16)
 
 
@@ -224,8 +224,26 @@ def test_without_the_library_the_extra_is_named(
 
 def test_another_gpu_is_named_with_what_was_built(opened: Callable[..., TensorRtEngine], stand_in: ModuleType) -> None:
     """Both generations and the command stand in one sentence."""
-    with pytest.raises(EngineError, match=r"are for sm86, sm89, this GPU is sm90: .* --tensorrt sm90"):
-        opened(memory=stand_in.HostMemory(sm="sm90"))
+    with pytest.raises(EngineError, match=r"are for sm86, sm89, this GPU is sm120: .* --tensorrt sm120"):
+        opened(memory=stand_in.HostMemory(sm="sm120"))
+
+
+def test_a_gpu_the_library_refuses_is_sent_to_another_engine(
+    opened: Callable[..., TensorRtEngine], stand_in: ModuleType
+) -> None:
+    """Building for it would fail too: the message says what runs there instead."""
+    memory = stand_in.HostMemory(sm="sm90")
+    with pytest.raises(
+        EngineError, match=r"tensorrt_rtx 1.7 does not run on this GPU, sm90, only on sm86, .*: use --engine torch"
+    ):
+        opened(memory=memory)
+    assert memory.is_closed
+
+
+def test_a_library_that_cannot_start_says_why(opened: Callable[..., TensorRtEngine], stand_in: ModuleType) -> None:
+    """The first line of what the library logged is the reason."""
+    with pytest.raises(EngineError, match=r"tensorrt_rtx 1\.7 cannot start on this GPU: no such device$"):
+        opened(library=stand_in.fake_library(cannot_start=True))
 
 
 def test_another_version_is_refused(opened: Callable[..., TensorRtEngine], stand_in: ModuleType) -> None:
@@ -235,9 +253,13 @@ def test_another_version_is_refused(opened: Callable[..., TensorRtEngine], stand
 
 
 def test_a_plan_the_library_refuses_is_named(opened: Callable[..., TensorRtEngine], stand_in: ModuleType) -> None:
-    """The segment and the remedy stand in the message, and the GPU's memory is given back."""
+    """The segment, the library's reason and the remedy stand in the message; the GPU's memory is given back."""
     memory = stand_in.HostMemory()
-    with pytest.raises(EngineError, match="cannot load the engine embed of the target: build it again"):
+    with pytest.raises(
+        EngineError,
+        match="cannot load the engine embed of the target: the plan is of another platform; if the GPU and its driver "
+        r"are fine, build it again with edgeprec build \S+ --tensorrt sm89",
+    ):
         opened(library=stand_in.fake_library(refuses=True), memory=memory)
     assert memory.is_closed
 
