@@ -41,7 +41,7 @@ def fp16_rows(
     check_output_like("the output", out, x, shape)
     y = torch.empty(shape, dtype=x.dtype, device=x.device) if out is None else out
     if config.split == 1:
-        _launch(x, weight, config, y, bias, residual)
+        _launch(x, weight, config, y, bias, residual, is_swiglu=False)
     else:
         sum_parts(_parts(x, weight, config), y, bias=bias, residual=residual)
     return y
@@ -52,13 +52,18 @@ def fp16_rows_swiglu(
 ) -> torch.Tensor:
     """Return silu(gate) * up [M, I] of gate | up = x @ weight.T, weight [2 I, K]; gate and up stay in float32.
 
+    In one kernel where K is not split and the tiles fit, with the same bits.
+
     Raises:
         KernelError: what ``fp16_rows`` raises it for.
     """
     shape = (x.shape[0], _check(x, weight) // 2)
     check_output_like("the output", out, x, shape)
     y = torch.empty(shape, dtype=x.dtype, device=x.device) if out is None else out
-    sum_parts_swiglu(_parts(x, weight, config), y)
+    if config.split == 1 and shape[1] % (config.bn // 2) == 0:
+        _launch(x, weight, config, y, None, None, is_swiglu=True)
+    else:
+        sum_parts_swiglu(_parts(x, weight, config), y)
     return y
 
 
@@ -74,7 +79,7 @@ def _check(x: torch.Tensor, weight: torch.Tensor) -> int:
 
 def _parts(x: torch.Tensor, weight: torch.Tensor, config: Fp16Config) -> torch.Tensor:
     parts = torch.empty((config.split, x.shape[0], weight.shape[0]), dtype=torch.float32, device=x.device)
-    _launch(x, weight, config, parts, None, None)
+    _launch(x, weight, config, parts, None, None, is_swiglu=False)
     return parts
 
 
@@ -85,11 +90,14 @@ def _launch(
     y: torch.Tensor,
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
+    *,
+    is_swiglu: bool,
 ) -> None:
     target = target_of(x.device)
     rows, (n, k) = x.shape[0], weight.shape
     block = next((block for block in _ROW_BLOCKS if rows <= block), _ROW_BLOCKS[-1])
     steps = -(-k // (config.bk * config.split))
+    is_even = k == steps * config.bk * config.split
     launch: dict[str, Any] = {"launch_pdl": True} if target.has_dependent_launch else {}
     fp16_rows_kernel[(-(-n // config.bn), -(-rows // block), config.split)](
         x,
@@ -109,8 +117,16 @@ def _launch(
         STAGES=config.stages,
         HAS_BIAS=bias is not None,
         HAS_RESIDUAL=residual is not None,
-        EVEN_K=k == steps * config.bk * config.split,
+        EVEN_K=is_even,
+        PREFETCH=_lines(config, steps * config.bk * weight.element_size()) if is_even else 0,
+        SWIGLU=is_swiglu,
         USE_PDL=target.has_dependent_launch,
         num_warps=config.warps,
         **launch,
     )
+
+
+def _lines(config: Fp16Config, row_bytes: int) -> int:
+    """Return how many lines of 128 bytes of each output are prefetched: a power of two, all inside its part of K."""
+    lines = min(config.prefetch, row_bytes // 128)
+    return 1 << lines.bit_length() - 1 if lines else 0

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from edgeprec.kernels.triton_parts import finish
+from edgeprec.kernels.triton_parts import finish, prefetch_l2
 
 __all__ = ["fp16_rows_kernel"]
 
@@ -35,6 +35,8 @@ def fp16_rows_kernel(
     HAS_BIAS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     EVEN_K: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    SWIGLU: tl.constexpr,
     USE_PDL: tl.constexpr,
 ):
     """Compute BN outputs of BM rows of y [M, N] = x [M, K] @ w [N, K]^T + bias + residual.
@@ -43,16 +45,30 @@ def fp16_rows_kernel(
     y_ptr, residual_ptr [M, N] contiguous and bias_ptr [N], each in the same type or float32
 
     With SPLIT > 1 part ``program_id(2)``, float32 [SPLIT, M, N] without bias and residual. EVEN_K: the SPLIT parts of
-    K_STEPS steps of BK cover K exactly.
+    K_STEPS steps of BK cover K exactly. PREFETCH lines of 128 bytes an output are asked for before the previous kernel
+    ends: between the linears of a decoding step the memory would else be idle.
+
+    SWIGLU: N = 2 I, SPLIT = 1, half of a program's outputs are a gate's, half their up's; y [M, I] = silu(gate) * up.
     """
     part = tl.program_id(2)
+    first_k = part * (K_STEPS * BK)
+    if SWIGLU:
+        HALF: tl.constexpr = BN // 2
+        j = tl.arange(0, BN)
+        n = tl.program_id(0) * HALF + tl.arange(0, HALF)
+        output = tl.program_id(0) * HALF + j % HALF + j // HALF * (n_size // 2)
+    else:
+        n = tl.program_id(0) * BN + tl.arange(0, BN)
+        output = tl.minimum(n, n_size - 1)
     if USE_PDL:
         gdc_launch_dependents()
+        if PREFETCH > 0:
+            line = first_k + tl.arange(0, PREFETCH) * (128 // (w_ptr.dtype.element_ty.primitive_bitwidth // 8))
+            prefetch_l2(w_ptr + output.to(tl.int64)[:, None] * k_size + line[None, :])
         gdc_wait()
-    n = tl.program_id(0) * BN + tl.arange(0, BN)
     m = tl.program_id(1) * BM + tl.arange(0, BM)
-    k = part * (K_STEPS * BK) + tl.arange(0, BK)
-    w = w_ptr + tl.minimum(n, n_size - 1).to(tl.int64)[:, None] * k_size + k[None, :]
+    k = first_k + tl.arange(0, BK)
+    w = w_ptr + output.to(tl.int64)[:, None] * k_size + k[None, :]
     is_row = (m < m_size)[None, :]  # what lies beyond is 0: reading one row many times would crowd one spot of the L2
     x = x_ptr + m[None, :] * x_stride + k[:, None]
     acc = tl.zeros((BN, BM), tl.float32)
@@ -67,6 +83,10 @@ def fp16_rows_kernel(
         w += BK
         x += BK
         k += BK
+    if SWIGLU:
+        gate, up = tl.split(acc.reshape((2, HALF, BM)).permute((1, 2, 0)))
+        acc = gate / (1.0 + tl.exp(-gate)) * up
+        n_size = n_size // 2
     finish(
         acc,
         n,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from edgeprec.kernels import reference
 from edgeprec.kernels.tuning import Fp16Config
 
 pytest.importorskip("triton")
+from edgeprec.kernels.epilogue import sum_parts_swiglu
 from edgeprec.kernels.fp16_rows import fp16_rows, fp16_rows_swiglu
 
 Measure = Callable[[torch.Tensor, Any], float]
@@ -67,6 +69,24 @@ def test_swiglu(device: str, relative_error: Measure, config: Fp16Config) -> Non
     result = fp16_rows_swiglu(x, weight, config)
     gate_up = (x.double() @ weight.double().T).cpu().numpy()
     assert relative_error(result, reference.swiglu(gate_up)) < TOLERANCE
+
+
+@pytest.mark.parametrize("rows", [1, 3, 17])
+def test_swiglu_in_one_kernel_has_the_bits_of_two(device: str, rows: int) -> None:
+    """Where the tiles fit, gate and up meet in registers: what comes out is what two kernels give."""
+    x, weight = randn(rows, 256, device=device), randn(2 * 96, 256, device=device, seed=1)
+    gate_up = fp16_rows(x, weight, WHOLE, out=torch.empty(rows, 192, device=device))
+    separate = torch.empty(rows, 96, dtype=torch.float16, device=device)
+    sum_parts_swiglu(gate_up.unsqueeze(0), separate)
+    assert torch.equal(fp16_rows_swiglu(x, weight, WHOLE), separate)
+
+
+def test_prefetching_changes_nothing(device: str) -> None:
+    """Lines asked for early, more than an output has included, and the tail of K."""
+    x, weight = randn(2, 200, device=device), randn(70, 200, device=device, seed=1)
+    for config in (WHOLE, SPLIT):
+        early = fp16_rows(x, weight, replace(config, prefetch=64))
+        assert torch.equal(early, fp16_rows(x, weight, config))
 
 
 def test_refusals(device: str) -> None:
