@@ -23,6 +23,7 @@ __all__ = ["BatchBench"]
 
 _MOST_TOKENS_PER_S = 40_000  # no batch is faster: so many prompts suffice
 _WARM_UP_TOKENS = 24
+_WARM_UP_JOINS = 8  # prompts of several lengths that take a slot each
 _WARM_UP_RUNS = 6
 _CAPS = (1, 2, 3, 5, 7)  # what adaptive drafting may choose
 
@@ -52,16 +53,16 @@ class BatchBench:
         if case.config.mode is Mode.EXACT and drafting.draft_length is None:
             for cap in _CAPS:
                 fixed = replace(case.config, drafting=replace(drafting, draft_length=cap))
-                self._settle(replace(case, config=fixed))
-        return self._settle(case)
+                self._settle(replace(case, config=fixed), joins=0)
+        return self._settle(case, joins=_WARM_UP_JOINS)
 
-    def _settle(self, case: Case) -> int:
-        count = case.sequences + max(case.sequences // 2, 8)
+    def _settle(self, case: Case, *, joins: int) -> int:
+        count = case.sequences + joins
         jobs = self.prompts.jobs(count, repeat=0, new_tokens=min(_WARM_UP_TOKENS, case.new_tokens))
         for run in range(1, _WARM_UP_RUNS + 1):
             before = self.first_passes()
             self._run(case, jobs)
-            if run > 1 and self.first_passes() == before:
+            if self.first_passes() == before:
                 return run
         return _WARM_UP_RUNS
 
