@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Chart", "Series", "draw_chart"]
+__all__ = ["COLORS", "STYLE", "Chart", "Series", "draw_chart"]
 
 _WIDTH, _HEIGHT = 760.0, 430.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 24.0, 108.0, 62.0
 _COLUMN_SHARE = 0.66  # of a place's width
-_COLORS = ("#15966a", "#5457cd", "#d97706", "#e5484d", "#2f7fd6", "#667085")
-_STYLE = (
+COLORS = ("#15966a", "#5457cd", "#d97706", "#e5484d", "#2f7fd6", "#667085")
+STYLE = (
     "text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,Arial,sans-serif;fill:#475467}"
     ".title{font-size:17px;font-weight:650;fill:#1b2130}.label{font-weight:550}.column{fill:#eef0f4}"
     ".grid{stroke:#e4e7ec}.axis{stroke:#98a2b3}.line{fill:none;stroke-width:2.4;stroke-linejoin:round}"
@@ -53,7 +53,7 @@ def draw_chart(chart: Chart) -> str:
     parts = (*_frame(chart), *_columns(chart), *_lines(chart), *_legend(chart))
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" width="{_WIDTH:g}" '
-        f'height="{_HEIGHT:g}" role="img" aria-label="{escape(chart.title)}"><style>{_STYLE}</style>'
+        f'height="{_HEIGHT:g}" role="img" aria-label="{escape(chart.title)}"><style>{STYLE}</style>'
         f'<rect width="{_WIDTH:g}" height="{_HEIGHT:g}" rx="10" fill="#ffffff"/>'
     )
     return "\n".join((head, *parts, "</svg>", ""))
@@ -122,4 +122,4 @@ def _legend(chart: Chart) -> Iterator[str]:
 
 
 def _colors(chart: Chart) -> list[str]:
-    return [_COLORS[index % len(_COLORS)] for index in range(len(chart.series))]
+    return [COLORS[index % len(COLORS)] for index in range(len(chart.series))]
