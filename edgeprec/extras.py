@@ -11,12 +11,12 @@ __all__ = ["require_export_packages"]
 _EXPORT = {"onnx": "onnx", "ml_dtypes": "ml-dtypes", "gguf": "gguf", "huggingface_hub": "huggingface-hub"}
 
 
-def require_export_packages() -> None:
-    """Check that what the extra ``export`` installs is there.
+def require_export_packages(*, purpose: str = "exporting a checkpoint") -> None:
+    """Check that what the extra ``export`` installs is there; ``purpose`` is what needs it, for the error.
 
     Raises:
         MissingDependency: a package is not installed.
     """
     for module, package in _EXPORT.items():
         if find_spec(module) is None:
-            raise MissingDependency(package=package, purpose="exporting a checkpoint", extra="export")
+            raise MissingDependency(package=package, purpose=purpose, extra="export")

@@ -185,9 +185,11 @@ def _import_onnxruntime(provider: str) -> Any:
 def _require_provider(runtime: Any, provider: Provider, name: str) -> None:
     available = runtime.get_available_providers()
     if provider.name not in available:
+        remedy = "run pip uninstall onnxruntime and pip install 'edgeprec[cuda]'"
+        if name == "nvtensorrtrtx":
+            remedy = "it takes an onnxruntime built with TensorRT-RTX; the extra cuda brings cuda and tensorrt"
         raise EngineError(
-            f"onnxruntime {runtime.__version__} has no provider {name}, only {', '.join(available)}: run pip uninstall "
-            "onnxruntime and pip install 'edgeprec[cuda]'"
+            f"onnxruntime {runtime.__version__} has no provider {name}, only {', '.join(available)}: {remedy}"
         )
 
 

@@ -79,7 +79,7 @@ def add_engines(
     from edgeprec.tensorrt_library import parse_sms
 
     names = parse_sms(sms)
-    require_export_packages()
+    require_export_packages(purpose="building TensorRT engines")
     from edgeprec.export.tensorrt import LAYERS_PER_SEGMENT, EngineSettings, build_engines
 
     settings = EngineSettings(

@@ -12,6 +12,7 @@ from typing import Any
 import onnxruntime
 import pytest
 
+from edgeprec import extras
 from edgeprec.bundle import Bundle
 from edgeprec.bundle_schema import EngineEntry
 from edgeprec.errors import ConfigError
@@ -133,6 +134,17 @@ def test_wrong_flags_are_refused(
     assert outcome.code == 2
     assert expected in outcome.err
     assert builds.settings == []
+
+
+def test_a_missing_package_is_named_with_what_it_is_for(
+    invoke: Callable[..., Any], copy: Path, builds: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that only runs bundles lacks the export extra; building needs it."""
+    monkeypatch.setattr(extras, "find_spec", lambda module: None)
+    outcome = invoke("build", str(copy), "--tensorrt", "sm86")
+    assert (outcome.code, builds.settings) == (5, [])
+    assert "building TensorRT engines needs the package 'onnx'" in outcome.err
+    assert "pip install 'edgeprec[export]'" in outcome.err
 
 
 def test_what_is_no_bundle_is_refused(invoke: Callable[..., Any], tmp_path: Path, builds: SimpleNamespace) -> None:

@@ -169,13 +169,20 @@ def test_nodes_on_the_cpu_are_counted() -> None:
     )
 
 
-@pytest.mark.parametrize("provider", ["cuda", "tensorrt", "nvtensorrtrtx"])
+@pytest.mark.parametrize(
+    ("provider", "remedy"),
+    [
+        ("cuda", r"pip install 'edgeprec\[cuda\]'"),
+        ("tensorrt", r"pip install 'edgeprec\[cuda\]'"),
+        ("nvtensorrtrtx", "an onnxruntime built with TensorRT-RTX"),
+    ],
+)
 def test_a_provider_this_onnxruntime_lacks_is_named(
-    tiny_pair: Path, provider: str, monkeypatch: pytest.MonkeyPatch
+    tiny_pair: Path, provider: str, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The package for CPUs has none of them; the message holds the extra that brings them."""
+    """The package for CPUs has none of them; the message says what brings them."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
-    with pytest.raises(EngineError, match=rf"has no provider {provider}, only CPUE.*pip install 'edgeprec\[cuda\]'"):
+    with pytest.raises(EngineError, match=rf"has no provider {provider}, only CPUE.*: .*{remedy}"):
         OnnxRuntimeGpuEngine.open(Bundle.open(tiny_pair).target, provider=provider, context_tokens=8)
 
 
