@@ -18,10 +18,12 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,32 +42,39 @@ PACKAGES = ("edgeprec", "onnxruntime-gpu", "onnxruntime", "torch", "triton")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print and return the exit code."""
+    """Measure, print and return the exit code; the file of figures grows with every engine."""
     flags = _arguments(arguments)
     prompts = [prompt.text for prompt in load_prompts("short")][: flags.prompts]
     ways = choose_ways(Bundle.open(flags.bundle), flags.mode, flags.draft_length)
     job = (flags.bundle, ways, prompts, flags.tokens)
-    lost = Run(note="its process died")
-    runs = {
-        "cpu": apart(measure, "onnxruntime", "cpu", *job, lost=lost),
-        flags.provider: apart(measure, "onnxruntime", flags.provider, *job, lost=lost),
-    }
-    if flags.torch is not False:
-        runs["torch"] = apart(measure_torch, *job, lost=lost)
-    bits: list[RowBits] | str = []
-    if flags.bit_tokens:
-        bits = apart(measure_bits, flags.bundle, flags.provider, flags.bit_tokens, lost="its process died")
-    figures = Figures(provider=flags.provider, runs=runs, ways=tuple(way.name for way in ways))
+    figures = Figures(provider=flags.provider, ways=tuple(way.name for way in ways))
+    for step in _steps(flags, job):
+        figures = step(figures)
+        if flags.json is not None:
+            about = {"bundle": flags.bundle.name, "new_tokens": flags.tokens, "prompts": len(prompts)}
+            record = about | {"versions": _versions()} | figures.to_json(least=flags.least)
+            flags.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(figures_table(figures))
-    print(bits_table(bits) if isinstance(bits, list) else f"\nrows not compared: {bits}")
+    print(bits_table(figures.row_bits))
     problems = failures(figures, least=flags.least, needs_torch=flags.torch is True)
     print("\n".join(["", *(f"problem: {problem}" for problem in problems)]) if problems else "\nno problem")
-    if flags.json is not None:
-        about = {"versions": _versions(), "new_tokens": flags.tokens, "prompts": len(prompts), "problems": problems}
-        rows = [row._asdict() for row in bits] if isinstance(bits, list) else bits
-        record = {"bundle": flags.bundle.name, **about, **figures.to_json(), "row_bits": rows}
-        flags.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return int(bool(problems))
+
+
+def _steps(flags: argparse.Namespace, job: tuple[Any, ...]) -> Iterator[Callable[[Figures], Figures]]:
+    """Yield what is measured, the provider first and the CPU, which takes longest, last."""
+    lost = Run(note="its process died")
+    yield lambda figures: figures.with_run(
+        flags.provider, apart(measure, "onnxruntime", flags.provider, *job, lost=lost)
+    )
+    if flags.bit_tokens:
+        dead = "its process died"
+        yield lambda figures: replace(
+            figures, row_bits=apart(measure_bits, flags.bundle, flags.provider, flags.bit_tokens, lost=dead)
+        )
+    if flags.torch is not False:
+        yield lambda figures: figures.with_run("torch", apart(measure_torch, *job, lost=lost))
+    yield lambda figures: figures.with_run("cpu", apart(measure, "onnxruntime", "cpu", *job, lost=lost))
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -83,7 +92,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--draft-length", type=int, metavar="K", help="of exact; default: adaptive")
     parser.add_argument("--least", type=int, default=16, help="tokens of fp16 that must agree")
     parser.add_argument(
-        "--bit-tokens", type=int, default=300, help="tokens whose rows are compared bit by bit, 0 = none"
+        "--bit-tokens", type=int, default=150, help="tokens whose rows are compared bit by bit, 0 = none"
     )
     parser.add_argument("--json", type=Path, help="where the figures go as JSON")
     return parser.parse_args(arguments)
@@ -117,19 +126,18 @@ def measure(
     engine: str, provider: str, bundle: Path, ways: Sequence[Way], prompts: Sequence[str], new_tokens: int
 ) -> Run:
     """Decode every prompt in every way; the first reply of a way warms up and is not kept."""
-    print(f"{engine} {provider}:", end=" ", flush=True)
     try:
         with edgeprec.load(bundle, engine=engine, provider=provider, sensor="none") as session:
             replies = {}
             for way in ways:
-                print(way.name, end="; ", flush=True)
                 config = with_overrides(way.config, max_new_tokens=new_tokens, ignore_eos=True)
                 session.generate(prompts[0], config)
                 replies[way.name] = [session.generate(prompt, config) for prompt in prompts]
+                rate = statistics.median(reply.stats.tokens_per_s or 0.0 for reply in replies[way.name])
+                print(f"{engine} {provider}, {way.name}: {rate:.1f} tokens/s", flush=True)
             run = Run.of(session.info, replies)
     except EdgePrecError as error:
         run = Run(note=str(error))
-    print("done" if run.note is None else run.note, flush=True)
     return run
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from provider_rows import RowBits
@@ -75,16 +75,33 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """All runs: ``cpu``, the provider under its name, and ``torch`` where it was asked for."""
+    """All runs so far: ``cpu``, the provider under its name, and ``torch`` where it was asked for.
+
+    ``row_bits`` is a text where the rows could not be compared: the reason.
+    """
 
     provider: str
-    runs: Mapping[str, Run]
     ways: tuple[str, ...]
+    runs: Mapping[str, Run] = field(default_factory=dict)
+    row_bits: Sequence[RowBits] | str = ()
 
-    def to_json(self) -> dict[str, Any]:
+    @property
+    def cpu(self) -> Run:
+        """Return the CPU's run, an empty one before it was measured."""
+        return self.runs.get("cpu", Run())
+
+    def with_run(self, name: str, run: Run) -> Figures:
+        """Return these figures with one run more; the CPU's comes first."""
+        runs = {**self.runs, name: run}
+        order = sorted(runs, key=lambda other: other != "cpu")
+        return replace(self, runs={other: runs[other] for other in order})
+
+    def to_json(self, *, least: int) -> dict[str, Any]:
         """Return plain values; comparisons are ``[same replies, replies, fewest tokens that agree]``."""
-        cpu = self.runs["cpu"]
+        bits = self.row_bits
         return {
+            "problems": failures(self, least=least, needs_torch=False),
+            "row_bits": bits if isinstance(bits, str) else [row._asdict() for row in bits],
             "provider": self.provider,
             "engines": {
                 name: {
@@ -101,7 +118,7 @@ class Figures:
                     "engine": name,
                     "tokens_per_s": run.tokens_per_s(way),
                     "acceptance_rates": [sample.acceptance_rate for sample in run.samples.get(way, ())],
-                    "same_as_cpu": run.same(way, cpu, way),
+                    "same_as_cpu": run.same(way, self.cpu, way),
                     "same_as_own_fp16": run.same(way, run, BASE),
                 }
                 for way in self.ways
@@ -121,13 +138,13 @@ def agreement(one: Sequence[int], other: Sequence[int]) -> int:
 def figures_table(figures: Figures) -> str:
     """Return one line per way: speeds of all engines, and whose tokens are the same."""
     names = list(figures.runs)
-    others = names[1:]
+    others = [name for name in names if name != "cpu"]
     head = ["decoding", *(f"{_title(name)}, tokens/s" for name in names)]
     head += [f"{_title(name)} = CPU" for name in others] + [f"{_title(name)} = its own fp16" for name in others]
     lines = ["", _row(head), "|---" * len(head) + "|"]
     for way in figures.ways:
         cells = [way, *(_number(figures.runs[name].tokens_per_s(way)) for name in names)]
-        cells += [_same(figures.runs[name].same(way, figures.runs["cpu"], way)) for name in others]
+        cells += [_same(figures.runs[name].same(way, figures.cpu, way)) for name in others]
         for name in others:
             run = figures.runs[name]
             cells.append(_same(run.same(way, run, BASE)) if way.startswith("exact") else "-")
@@ -138,10 +155,10 @@ def figures_table(figures: Figures) -> str:
     return "\n".join(lines)
 
 
-def bits_table(bits: Sequence[RowBits]) -> str:
+def bits_table(bits: Sequence[RowBits] | str) -> str:
     """Return one line per way to run FP16 passes: tokens whose logits are the bits of single rows, by rows at once."""
-    if not bits:
-        return ""
+    if isinstance(bits, str) or not bits:
+        return f"\nrows not compared: {bits}" if bits else ""
     sizes = list(bits[0].same_tokens)
     head = ["rows an FP16 pass runs", *(f"{size} at once" for size in sizes), "largest difference", "single row, ms"]
     lines = ["", _row(head), "|---" * len(head) + "|"]
@@ -154,7 +171,7 @@ def bits_table(bits: Sequence[RowBits]) -> str:
 
 def failures(figures: Figures, *, least: int, needs_torch: bool) -> list[str]:
     """Return what is wrong, in sentences."""
-    cpu, found = figures.runs["cpu"], []
+    cpu, found = figures.cpu, []
     for name, run in figures.runs.items():
         if run.note is not None and (name != "torch" or needs_torch):
             found.append(f"{_title(name)} did not run: {run.note}")

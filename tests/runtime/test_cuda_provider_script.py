@@ -84,10 +84,30 @@ def test_all_engines_stand_in_one_table(
     assert "no problem" in printed
     record = json.loads(out.read_text())
     assert (record["provider"], record["problems"], record["prompts"]) == ("cuda", [], 1)
-    assert set(record["engines"]) == {"cpu", "cuda", "torch"}
+    assert list(record["engines"]) == ["cpu", "cuda", "torch"]
+    assert [row["fp16_rows"] for row in record["row_bits"]] == [1, 16]
+    assert "onnxruntime cuda, exact, self drafts: " in printed
     assert len(record["ways"]) == 12
     assert all(way["tokens_per_s"] > 0 and way["same_as_own_fp16"] is not None for way in record["ways"])
     assert {"python", "onnxruntime"} <= set(record["versions"])
+
+
+def test_what_was_measured_stays_where_time_runs_out(
+    script: ModuleType, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has the provider's figures and the rows' bits before the torch engine begins."""
+    out = tmp_path / "figures.json"
+
+    def stop(*job: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(script, "measure_torch", stop)
+    with pytest.raises(KeyboardInterrupt):
+        script.main([str(tiny_pair), *FEW, "--mode", "fp16", "exact", "--json", str(out)])
+    record = json.loads(out.read_text())
+    assert list(record["engines"]) == ["cuda"]
+    assert [way["same_as_own_fp16"][0] for way in record["ways"]] == [1, 1, 1]
+    assert len(record["row_bits"]) == 2
 
 
 def test_padded_passes_keep_the_bits_of_rows(script: ModuleType, tiny_pair: Path) -> None:
