@@ -14,7 +14,7 @@ any model; logits are the small model's to FP16 rounding. Tables that use it say
 for the torch engine, as ``bench_decode.py`` uses it; run as a program it writes a checkpoint
 (``widened_checkpoint.py``):
 
-    python scripts/widen.py SOURCE -o FOLDER --shape 8b|1b|tiny
+    python scripts/widen.py SOURCE -o FOLDER --shape 8b|1b|tiny|none
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Write a widened model as a Hugging Face folder that ``edgeprec export``, transformers and vLLM load.
 
-    python scripts/widen.py SOURCE -o FOLDER --shape 8b|1b|tiny [--target SOURCE] [--device cpu|cuda]
+    python scripts/widen.py SOURCE -o FOLDER --shape 8b|1b|tiny|none [--target SOURCE] [--device cpu|cuda]
 
 One file per layer, one for the embedding, one for the head: no more than one of them is held. Until all are there the
 work lies in ``.FOLDER.part`` beside it; the same command goes on after the files that are whole. ``--target`` is for a
-distilled draft, which shares its target's embedding and head.
+distilled draft, which shares its target's embedding and head. ``none`` writes the model as it is: a GGUF file or a
+bundle's FP16 weights, or a draft with all of its parts.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from edgeprec.export.compressed_tensors_config import config_files
 from edgeprec.export.huggingface import HF_ROLE_NAMES
 from edgeprec.export.tensor_roles import LINEAR_PARTS, layer_shapes
 from edgeprec.runtime.torch_device import choose_device
+from edgeprec.runtime.torch_weights import WeightSource
 from edgeprec.tensor_names import num_linear_weights
 
 __all__ = ["write_widened"]
@@ -48,13 +50,13 @@ def main() -> None:
     else:
         small = open_drafter(arguments.source, open_checkpoint(str(arguments.target)))
     shape = shape_of(small.config, SHAPES[arguments.shape].target)
-    write_widened(small, shape or small.config, arguments.output, device=device, report=_print_line)
+    write_widened(small, shape, arguments.output, device=device, report=_print_line)
 
 
 def write_widened(
-    small: Checkpoint, shape: ModelConfig, output: Path, *, device: torch.device, report: Callable[[str], object]
+    small: Checkpoint, shape: ModelConfig | None, output: Path, *, device: torch.device, report: Callable[[str], object]
 ) -> Path:
-    """Write ``small`` at the widths and depth of ``shape`` into the new folder ``output`` and return it.
+    """Write ``small`` at the widths and depth of ``shape``, None = its own, into the new folder ``output``; return it.
 
     Raises:
         ConfigError: the model does not fit into the shape, the output exists, or its unfinished work is another's.
@@ -62,8 +64,13 @@ def write_widened(
     """
     if os.path.lexists(output):
         raise ConfigError(f"{output} already exists: choose another folder with -o, or delete it")
-    config = widened_config(small.config, shape)
-    source = WidenedSource(CheckpointSource(small, device), small.config, config, device)
+    source: WeightSource = CheckpointSource(small, device)
+    config = small.config
+    if shape is not None:
+        config = widened_config(small.config, shape)
+        source = WidenedSource(source, small.config, config, device)
+    elif config.has_qk_norm or config.has_qkv_bias:
+        raise ConfigError(f"{small.name} has biases or head norms, which are not written here: take a Llama")
     part = output.with_name(f".{output.name}.part")
     try:
         _begin(part, small, config)
@@ -93,7 +100,7 @@ def _begin(part: Path, small: Checkpoint, config: ModelConfig) -> None:
 
 
 def _write_shards(
-    part: Path, source: WidenedSource, config: ModelConfig, report: Callable[[str], object]
+    part: Path, source: WeightSource, config: ModelConfig, report: Callable[[str], object]
 ) -> dict[str, list[str]]:
     """Write what is missing and return the names of the tensors in each file."""
     files: dict[str, list[str]] = {}
@@ -116,7 +123,7 @@ def _write_shards(
     return files
 
 
-def _shards(source: WidenedSource, config: ModelConfig) -> Iterator[tuple[list[str], Callable[[], Tensors]]]:
+def _shards(source: WeightSource, config: ModelConfig) -> Iterator[tuple[list[str], Callable[[], Tensors]]]:
     """Yield the names of each file's tensors and what makes them."""
     embedding, head, norm = (HF_ROLE_NAMES[role] for role in ("embedding", "head", "final_norm"))
     yield [embedding], lambda: {embedding: _held(source.matrix("embed"))}
@@ -124,10 +131,13 @@ def _shards(source: WidenedSource, config: ModelConfig) -> Iterator[tuple[list[s
     for layer in range(config.num_layers):
         names = [HF_ROLE_NAMES[role].format(layer=layer) for role in roles]
         yield names, lambda layer=layer: _layer(source, config, layer)  # type: ignore[misc]
-    yield [norm, head], lambda: {norm: _held(source.vector("final_norm")), head: _held(source.matrix("head"))}
+    if config.tied_embeddings:
+        yield [norm], lambda: {norm: _held(source.vector("final_norm"))}
+    else:
+        yield [norm, head], lambda: {norm: _held(source.vector("final_norm")), head: _held(source.matrix("head"))}
 
 
-def _layer(source: WidenedSource, config: ModelConfig, layer: int) -> Tensors:
+def _layer(source: WeightSource, config: ModelConfig, layer: int) -> Tensors:
     tensors: Tensors = {}
     shapes = layer_shapes(config)
     for linear in LINEARS:
@@ -170,7 +180,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--shape", choices=[name for name in SHAPES if name != "none"], required=True)
+    parser.add_argument("--shape", choices=SHAPES, required=True)
     parser.add_argument("--target", type=Path, metavar="SOURCE", help="the target of a distilled draft")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="where to compute, the GPU where there is one")
     return parser.parse_args()

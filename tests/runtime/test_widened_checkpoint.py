@@ -64,6 +64,17 @@ def test_transformers_computes_the_small_models_logits(script: ModuleType, small
     torch.testing.assert_close(got, expected, atol=0.02, rtol=0.0)
 
 
+def test_model_as_it_is(script: ModuleType, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the shape ``none`` the folder has the source's own bits, its head tied as it was."""
+    command = ["widen.py", str(small), "-o", str(tmp_path / "plain"), "--shape", "none", "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", command)
+    script.main()
+    config = json.loads((tmp_path / "plain/config.json").read_text())
+    assert (config["num_hidden_layers"], config["tie_word_embeddings"]) == (2, True)
+    assert torch.equal(logits(tmp_path / "plain"), logits(small))
+    assert len(list((tmp_path / "plain").glob("*.safetensors"))) == 4
+
+
 def test_edgeprec_reads_it(script: ModuleType, small: Path, tmp_path: Path) -> None:
     """It is a checkpoint to export, with the small model's tokenizer and its own head."""
     write(script, small, tmp_path / "wide")
