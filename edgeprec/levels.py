@@ -13,7 +13,7 @@ route, the guard of ``through`` and ``direct`` to plain FP16. Pure, like the con
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from edgeprec.config import DrafterKind, GenerationConfig, Mode
 from edgeprec.controller import Controller, guard_notes
@@ -62,16 +62,20 @@ class RouteTally:
 
 
 class LevelController:
-    """Steers FP16's rounds like a ``Controller``; ``level`` steers the INT4 target's rounds inside them."""
+    """Steers FP16's rounds like a ``Controller``; ``level`` steers the INT4 target's rounds inside them.
+
+    ``memory`` is what the controllers started from.
+    """
 
     def __init__(
-        self, *, through: Controller, direct: Controller | None, level: Controller, choice: RouteChoice | None = None
+        self, *, through: Controller, direct: Controller | None, level: Controller, memory: LevelMemory
     ) -> None:
         self.level = level
         self.bias = _NO_BIAS
         self._through = through
         self._direct = direct
-        self._choice = (choice or RouteChoice()) if direct is not None else RouteChoice()
+        self._start = memory
+        self._choice = RouteChoice() if direct is None else memory.choice
         self._rounds = 0
         self._tallies = dict.fromkeys(Route, RouteTally())
 
@@ -92,13 +96,11 @@ class LevelController:
 
     @property
     def memory(self) -> LevelMemory:
-        """Return what the next sequence may start from."""
-        return LevelMemory(
-            through=self._through.learned,
-            direct=None if self._direct is None else self._direct.learned,
-            level=self.level.learned,
-            choice=self._choice.carried(),
-        )
+        """Return what the next sequence may start from; where the route was not to be chosen, its part stays."""
+        kept = replace(self._start, through=self._through.learned, level=self.level.learned)
+        if self._direct is None:
+            return kept
+        return replace(kept, direct=self._direct.learned, choice=self._choice.carried())
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
@@ -186,5 +188,5 @@ def level_controller(
         through=make(DrafterKind.SELF, config.mode, memory.through),
         direct=make(DrafterKind.MODEL, config.mode, memory.direct) if is_free else None,
         level=make(DrafterKind.MODEL, Mode.EXACT, memory.level),
-        choice=memory.choice,
+        memory=memory,
     )

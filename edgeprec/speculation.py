@@ -42,7 +42,7 @@ class RoundResult:
     """A verified round: what was drafted (as table cells), accepted and emitted, and its costs in seconds and joules.
 
     ``outcomes`` None means that drafted tokens were judged up to the first rejection; otherwise every one was judged.
-    Costs that are not ``is_typical`` are not learned and not held against speculation.
+    Costs that are not ``is_typical`` are not learned, and count neither for nor against speculation.
     """
 
     cells: Sequence[int]
@@ -198,17 +198,17 @@ class Speculation:
         if not result.drafted:
             return self.guard.after_plain(result.emitted)
         costs = self._guard_costs(energy_exponent)
-        expected = costs.round_cost(result.drafted, rung=result.rung)
+        expected, plain = costs.round_cost(result.drafted, rung=result.rung), costs.round_cost(0)
         cost = result.draft_s + result.verify_s
         if costs is self.learned.joules and result.draft_j is not None and result.verify_j is not None:
             cost = result.draft_j + result.verify_j
         if not result.is_typical:
-            cost = expected or 0.0
+            cost = result.emitted * (plain or 0.0) if expected is None else expected
         return self.guard.after_draft(
             emitted=result.emitted,
             cost=cost,
             expected=expected,
-            plain=costs.round_cost(0),
+            plain=plain,
             paid=result.accepted > 0,
             is_probe=self._is_probing,
         )

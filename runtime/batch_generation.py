@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -23,7 +22,7 @@ from edgeprec.runtime.batch_reply import BatchReply, batch_stats, shared_energy
 from edgeprec.runtime.batch_runners import FusedRunner, Runner, SteppedRunner
 from edgeprec.runtime.batch_sequence import BatchSequence
 from edgeprec.runtime.energy import NoWindow, energy_stats
-from edgeprec.runtime.engine import Engine, count_first_passes
+from edgeprec.runtime.engine import Engine, first_pass_counter
 from edgeprec.runtime.passes import PassCounter, WeightBits
 from edgeprec.runtime.prompt_tokens import check_tokens, prompt_tokens
 from edgeprec.runtime.reply import EnergyStats, FinishReason, Reply
@@ -69,7 +68,8 @@ class BatchGenerator:
     """What a session lends to its batches, and the costs of rounds they have learned.
 
     ``engines`` and ``bits`` are the target's and the draft model's. ``alone`` generates from one prompt, ``check``
-    refuses a configuration, ``kind_of`` says who drafts with it. ``is_over`` may end a batch between two rounds.
+    refuses a configuration, ``kind_of`` says who drafts with it. ``forget`` ends what else uses the engines and drops
+    what their caches are known to hold. ``is_over`` may end a batch between two rounds.
     """
 
     engines: tuple[Engine, Engine | None]
@@ -83,6 +83,7 @@ class BatchGenerator:
     alone: Callable[[Sequence[int], GenerationConfig], Reply]
     check: Callable[[GenerationConfig], None]
     kind_of: Callable[[GenerationConfig], DrafterKind]
+    forget: Callable[[], object] = lambda: None
     is_over: Callable[[Sequence[BatchSequence]], bool] = lambda sequences: False
     costs: dict[DrafterKind, BatchCosts] = field(default_factory=dict)
     window: NoWindow | Window | None = None  # of the last batch
@@ -184,6 +185,7 @@ class BatchGenerator:
         kinds = {self.kind_of(config) for _, config in pairs} - {DrafterKind.NONE}
         kind = next(iter(kinds), DrafterKind.NONE)
         sequences = [self._sequence(index, *pair) for index, pair in enumerate(pairs)]
+        self.forget()
         window = self.window = self.open_window()
         decoder = self._decoder(kind, sequences, window.mark, at_once)
         reason = FinishReason.CANCELLED
@@ -248,7 +250,7 @@ class BatchGenerator:
             clock=self.clock,
             mark=mark,
             at_once=at_once,
-            first_passes=partial(count_first_passes, *self.engines),
+            first_passes=first_pass_counter(*self.engines),
             is_over=self.is_over,
         )
 

@@ -14,18 +14,29 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edgeprec.config import DrafterKind, DraftingConfig, DraftRule, Mode
+from edgeprec.config import DrafterKind, DraftingConfig, DraftRule, GenerationConfig, Mode
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.engine import DraftingEngine, Engine, RowFacts, StepResult
 from edgeprec.runtime.ngram import NgramIndex
 from edgeprec.runtime.passes import PassCounter
 from edgeprec.runtime.sampling import Sampler
 
-__all__ = ["Draft", "Drafter", "ModelDrafter", "NgramDrafter", "SelfDrafter", "draft_chunk"]
+__all__ = ["Draft", "Drafter", "ModelDrafter", "NgramDrafter", "SelfDrafter", "draft_chunk", "drafter_kind"]
 
 _MOST_CHUNK = 16
 _MODEL_CHUNK = 2  # a step of a small model costs little more than asking the host in between
 _FUSED_ROWS = 16  # of the tokens the cache lacks
+
+
+def drafter_kind(config: GenerationConfig, *, has_draft_model: bool) -> DrafterKind:
+    """Return who drafts with a configuration: ``auto`` is the draft model where there is one, and nobody in vain."""
+    if config.mode not in (Mode.EXACT, Mode.BOUNDED):
+        return DrafterKind.NONE
+    if config.mode is Mode.EXACT and config.drafting.draft_length == 0:
+        return DrafterKind.NONE
+    if config.drafting.drafter is not DrafterKind.AUTO:
+        return config.drafting.drafter
+    return DrafterKind.MODEL if has_draft_model else DrafterKind.SELF
 
 
 def draft_chunk(drafting: DraftingConfig, *, kind: DrafterKind, mode: Mode) -> int:

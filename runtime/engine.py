@@ -9,7 +9,7 @@ read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -28,7 +28,7 @@ __all__ = [
     "SettlingEngine",
     "Step",
     "StepResult",
-    "count_first_passes",
+    "first_pass_counter",
 ]
 
 
@@ -122,9 +122,13 @@ class SettlingEngine(Engine, Protocol):
         ...
 
 
-def count_first_passes(*engines: Engine | None) -> int:
-    """Return how many passes of all these engines took longer than the next of their kind will."""
-    return sum(engine.first_passes for engine in engines if isinstance(engine, SettlingEngine))
+def first_pass_counter(*engines: Engine | None) -> Callable[[], int]:
+    """Return what counts the passes of all these engines that took longer than the next of their kind will.
+
+    It is asked twice a round, and whether an engine settles is dear to find out: that is done once.
+    """
+    settling = [engine for engine in engines if isinstance(engine, SettlingEngine)]
+    return lambda: sum(engine.first_passes for engine in settling)
 
 
 @runtime_checkable

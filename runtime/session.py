@@ -25,9 +25,9 @@ from edgeprec.levels import LevelController, LevelMemory, level_controller
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.batch_generation import BatchGenerator, is_batch
 from edgeprec.runtime.batch_reply import BatchReply
-from edgeprec.runtime.drafter import Drafter, ModelDrafter, NgramDrafter, SelfDrafter, draft_chunk
+from edgeprec.runtime.drafter import Drafter, ModelDrafter, NgramDrafter, SelfDrafter, draft_chunk, drafter_kind
 from edgeprec.runtime.energy import NoWindow, PhasePower, energy_stats
-from edgeprec.runtime.engine import Engine, EngineInfo, count_first_passes
+from edgeprec.runtime.engine import Engine, EngineInfo, first_pass_counter
 from edgeprec.runtime.generation import Generation, Prompt
 from edgeprec.runtime.governing import budget_note, power_guard
 from edgeprec.runtime.one_thread import OneThread
@@ -75,14 +75,14 @@ class Session:
         self.calibration = calibration
         self.meter = meter
         self.prefill_rows: int | None = None
-        self._engine = engine
-        self._draft_engine = draft_engine
+        self._engine, self._draft_engine = engine, draft_engine
         self._target_bits = target_bits
         self._draft_bits = draft_bits or target_bits
         self._shared_tokens = shared_tokens or _narrowest(engine, draft_engine)
         self._meter_note = meter_note
-        self._clock = clock
-        self._wait = wait
+        self._clock, self._wait = clock, wait
+        self._first_passes = first_pass_counter(engine, draft_engine)
+        self._kind_of = partial(drafter_kind, has_draft_model=draft_engine is not None)
         self._learned: dict[tuple[DrafterKind, Mode], Learned] = {}
         self._level_memory: dict[Mode, LevelMemory] = {}
         self._cached: tuple[int, ...] = ()  # tokens whose cache entries FP16 wrote
@@ -101,7 +101,8 @@ class Session:
             meter_note=meter_note,
             alone=self.generate,
             check=self.check,
-            kind_of=self._drafter_kind,
+            kind_of=self._kind_of,
+            forget=self._forget,
         )
 
     def __enter__(self) -> Self:
@@ -191,8 +192,6 @@ class Session:
         """
         if is_batch(prompt):
             self._thread.check()
-            self._end_current()
-            self._cached = self._draft_cached = ()
             return self.batches.generate(prompt, config, overrides, chat=chat, top_logprobs=top_logprobs)
         generation = self.stream(prompt, config, chat=chat, top_logprobs=top_logprobs, **overrides)
         for _ in generation:
@@ -244,22 +243,32 @@ class Session:
         plan = Plan.uniform(Precision.INT4, num_layers=self.info.num_layers)
         row_statistics(self._engine.forward([0], position=position, plan=plan).logits)
 
+    def _forget(self) -> None:
+        """End a running generation; what the caches hold is overwritten now."""
+        self._end_current()
+        self._cached = self._draft_cached = ()
+
     def _end_current(self) -> None:
         if self._current is not None:
             _ = self._current.reply
             self._current = None
 
     def _begin(self, tokens: tuple[int, ...], config: GenerationConfig, top_logprobs: int | None) -> Generation:
-        kind = self._drafter_kind(config)
+        kind = self._kind_of(config)
         target, draft = PassCounter(self._target_bits), PassCounter(self._bits_of(kind))
         sampler = Sampler(config.sampling, self.info.vocab_size)
         controller = self._levels(config, kind) or self._controller(config, kind)
         window = self._open_window()
         drafter = self._drafter(kind, sampler, draft, tokens, config)
-        first = partial(count_first_passes, self._engine, self._draft_engine)
         if isinstance(controller, LevelController) and isinstance(drafter, ModelDrafter):
             drafter = ThreeLevelDrafter(
-                self._engine, drafter, controller, PassCounter(self._target_bits), self._clock, self._phase_power, first
+                self._engine,
+                drafter,
+                controller,
+                PassCounter(self._target_bits),
+                self._clock,
+                self._phase_power,
+                self._first_passes,
             )
         level = drafter.passes if isinstance(drafter, ThreeLevelDrafter) else None
         decoder = RoundDecoder(
@@ -272,7 +281,7 @@ class Session:
             mark=window.mark,
             millijoules=self._phase_power.millijoules,
             top_logprobs=top_logprobs,
-            first_passes=first,
+            first_passes=self._first_passes,
         )
         generation = Generation(
             prompt=Prompt(tokens, cached=common_prefix(tokens, self._cached)),
@@ -367,15 +376,6 @@ class Session:
             return None
         memory = self._level_memory.get(config.mode, LevelMemory())
         return level_controller(config, memory, lambda *asked: self._controller_of(config, *asked))
-
-    def _drafter_kind(self, config: GenerationConfig) -> DrafterKind:
-        if config.mode not in (Mode.EXACT, Mode.BOUNDED):
-            return DrafterKind.NONE
-        if config.mode is Mode.EXACT and config.drafting.draft_length == 0:
-            return DrafterKind.NONE
-        if config.drafting.drafter is not DrafterKind.AUTO:
-            return config.drafting.drafter
-        return DrafterKind.SELF if self._draft_engine is None else DrafterKind.MODEL
 
     def _drafter(
         self, kind: DrafterKind, sampler: Sampler, passes: PassCounter, tokens: Sequence[int], config: GenerationConfig

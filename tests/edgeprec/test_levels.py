@@ -280,6 +280,17 @@ def test_a_fixed_length_leaves_no_choice() -> None:
     assert tallies[0] == tallies[1]
 
 
+def test_a_fixed_length_keeps_what_was_learned_of_the_routes() -> None:
+    """A reply whose route is not to be chosen forgets neither the choice nor the direct route's costs."""
+    learned, _ = notes_of(GPU, int4=0.9, model=0.97)
+    fixed = replace(CONFIG, drafting=replace(CONFIG.drafting, draft_length=3))
+    between = make_levels(learned.memory, fixed)
+    Device3(make_text(2, 100, int4=0.9, model=0.97), GPU, Clock(2)).run(between, kind=DrafterKind.MODEL)
+    assert learned.memory.choice.retrial_tokens > 0
+    assert (between.memory.choice, between.memory.direct) == (learned.memory.choice, learned.memory.direct)
+    assert between.memory.through != learned.memory.through
+
+
 def test_the_level_below_follows_the_text_above() -> None:
     """After FP16 has read, the lower level's entropy is that of what FP16 emitted, not of what it had drafted."""
     levels = make_levels()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,8 @@ import pytest
 from edgeprec.calibration import AgreementGrid, Calibration, StepCosts
 from edgeprec.config import ControllerConfig, DrafterKind, DraftingConfig, Mode
 from edgeprec.controller import Controller, Verification
-from edgeprec.speculation import Learned
+from edgeprec.guard import STEPS_PER_TOKEN
+from edgeprec.speculation import Learned, RoundResult, Speculation
 from edgeprec.thresholds import find_thresholds
 
 _NS = 10_000_000  # a plain step
@@ -188,3 +189,19 @@ def test_same_clock_same_decisions() -> None:
     """Replaying a sequence replays every decision."""
     text = _text(5, 200, bits=0.8)
     assert _generate(text, seed=5) == _generate(text, seed=5)
+
+
+@pytest.mark.parametrize("accepted", [0, 2])
+def test_a_round_that_compiles_neither_costs_nor_earns(accepted: int) -> None:
+    """Before drafts were timed, too: the guard's budget grows by its share of the tokens and no more."""
+    plain = RoundResult(cells=(), accepted=0, emitted=1, cap=0, rung=0, rows=1, draft_s=0.0, verify_s=0.01)
+    state = Speculation.start(Learned.start(None), largest_cap=8)
+    for _ in range(2):
+        state = state.after_round(plain, energy_exponent=0.0)
+    first = replace(
+        plain, cells=(1, 2), cap=2, rows=3, emitted=accepted + 1, accepted=accepted, draft_s=5.0, is_typical=False
+    )
+    after = state.after_round(first, energy_exponent=0.0)
+    grown = STEPS_PER_TOKEN * first.emitted
+    assert after.guard.budget_steps == pytest.approx(state.guard.budget_steps + grown)
+    assert after.learned.seconds == state.learned.seconds

@@ -210,6 +210,9 @@ def test_single_prompts_and_batches_take_turns(sessions: tuple[Session, Session]
     for _ in range(2):
         five.generate(PROMPTS, drafter="model", draft_length=2, **COMMON)
         assert five.generate(PROMPTS[2], drafter="model", draft_length=2, **COMMON).tokens == expected.tokens
+        ids = [tuple(one.tokenizer.encode(prompt)) for prompt in PROMPTS[:2]]
+        five.batches.run(ids, [GenerationConfig(max_new_tokens=3, mode=Mode.FP16)] * 2)
+        assert five.generate(PROMPTS[2], drafter="model", draft_length=2, **COMMON).tokens == expected.tokens
 
 
 class ReplayedBody:
