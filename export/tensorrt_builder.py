@@ -75,10 +75,13 @@ class PlanBuilder:
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = trt.OnnxParser(network, logger)
         if not parser.parse_from_file(str(graph)):
-            self.log.extend(str(parser.get_error(index)) for index in range(parser.num_errors))
+            errors = [parser.get_error(index) for index in range(parser.num_errors)]
+            self.log.extend(map(str, errors))
+            operators = sorted({error.node_operator() for error in errors} - {""})
+            reason = f"it does not take {', '.join(operators)}" if operators else last_error(self.log)
             raise EngineError(
-                f"{library} cannot read the graph of {name}, which uses operators of ONNX opset 24: "
-                f"{last_error(self.log)}; install a newer TensorRT"
+                f"{library} cannot read the graph of {name}, which uses operators of ONNX opset 24: {reason}; install "
+                "a newer TensorRT"
             )
         config = self._configure(builder, graph)
         config.progress_monitor = _monitor(trt, self.on_phase, cancel)

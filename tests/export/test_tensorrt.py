@@ -289,6 +289,20 @@ def test_a_graph_beyond_the_library_is_named(tmp_path: Path, tensorrt_rtx: Any) 
     assert builder.log
 
 
+def test_an_operator_the_library_does_not_know_is_named(exported: Path, tmp_path: Path, tensorrt_rtx: Any) -> None:
+    """A graph newer than the library: the operator stands in the error, each node that uses it in the log."""
+    model = Bundle.open(exported).target
+    segment = cut_into_segments(model.architecture, layers_per_segment=1)[1]
+    graph = build_segment_graph(model.architecture, locate_weights(model), segment, context_tokens=64)
+    for node in graph.graph.node:
+        node.op_type = node.op_type.replace("TensorScatter", "TensorScatterOfTomorrow")
+    save_graph(graph, tmp_path / "newer.onnx")
+    builder = PlanBuilder(TensorRtLibrary("tensorrt_rtx", tensorrt_rtx), SMS, 64, ((1, 4, 16),), lambda phase: None)
+    with pytest.raises(EngineError, match="opset 24: it does not take TensorScatterOfTomorrow; install a newer"):
+        builder.build(tmp_path / "newer.onnx", name="target layer")
+    assert any("n_present_key_0" in line for line in builder.log)
+
+
 def test_library_lists_what_it_builds_for(tensorrt_rtx: Any) -> None:
     """The demo's three generations are among them, and the library is found by the name the extra installs."""
     assert set(SMS) < set(check_library(SMS).sms)
