@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import numpy.typing as npt
 import torch
 from synthetic_weights import quantize_rtn
 
@@ -39,29 +41,34 @@ class CheckpointSource:
     def vector(self, name: str) -> torch.Tensor:
         """Return a norm or bias, float32."""
         if name == "final_norm":
-            return torch.from_numpy(self._checkpoint.final_norm()).float()
+            return _tensor(self._checkpoint.final_norm()).float()
         _, layer, part = name.split(".", 2)
         if part == "qkv.bias":
             bias = self._checkpoint.bias(int(layer))
             if bias is None:
                 raise ConfigError(f"the checkpoint has no {name}")
-            return torch.from_numpy(bias).float()
-        return torch.from_numpy(self._checkpoint.norm(int(layer), _NORMS[part])).float()  # type: ignore[arg-type]
+            return _tensor(bias).float()
+        return _tensor(self._checkpoint.norm(int(layer), _NORMS[part])).float()  # type: ignore[arg-type]
 
     def matrix(self, name: str) -> torch.Tensor:
         """Return a linear as FP16 [N, K], or the embedding [V, D]."""
         if name == "embed":
-            return torch.from_numpy(self._checkpoint.embedding()).to(self._device)
+            return _tensor(self._checkpoint.embedding()).to(self._device)
         if name == "head":
             head = self._checkpoint.head()
-            return self.matrix("embed") if head is None else torch.from_numpy(head).to(self._device).t()
+            return self.matrix("embed") if head is None else _tensor(head).to(self._device).t()
         _, layer, linear = name.split(".")
         stored = self._checkpoint.linear(int(layer), linear)  # type: ignore[arg-type]
-        return torch.from_numpy(stored).to(self._device).half().t()
+        return _tensor(stored).to(self._device).half().t()
 
     def int4(self, name: str) -> DeviceInt4Weight:
         """Return the same linear in INT4."""
         return quantize_rtn(self.matrix(name), self._group_size)
+
+
+def _tensor(values: npt.NDArray[Any]) -> torch.Tensor:
+    """Return an array as a tensor; one that lies in a mapped file is copied, since torch takes writable ones."""
+    return torch.from_numpy(values if values.flags.writeable else values.copy())
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> TextTokenizer:
