@@ -24,9 +24,10 @@ from edgeprec.runtime.torch_graphs import GraphCache, GraphReport
 from edgeprec.runtime.torch_io import DeviceStep, PassIo, checked
 from edgeprec.runtime.torch_model import PassShape, TorchModel
 
-__all__ = ["MAX_DRAFT_TOKENS", "BatchStep", "TorchEngine", "as_engine_error"]
+__all__ = ["MAX_DRAFT_TOKENS", "MAX_INT4_ROWS", "BatchStep", "TorchEngine", "as_engine_error"]
 
 MAX_DRAFT_TOKENS = 8
+MAX_INT4_ROWS = MAX_DRAFT_TOKENS + 1  # three levels: a draft and the token before it
 _SPANS = (4096, 16_384, 65_536)  # attention launches are sized for one of these, or for the whole context
 _VERIFY_ROWS = range(1, 17)
 # (rows, tokens) of drafts. A draft model lacks one token more after full acceptance, and all that FP16 decoded alone:
@@ -186,10 +187,11 @@ class TorchEngine:
             facts = self._io.facts()
         return tuple(checked(row, index, vocabulary=vocabulary) for index, row in enumerate(facts))
 
-    def warm_up(self) -> None:
-        """Compile and capture the passes that decoding uses: FP16 of 1 to 16 rows, INT4 steps, drafts.
+    def warm_up(self, *, int4_rows: int = 1) -> None:
+        """Compile and capture the passes that decoding uses: FP16 of 1 to 16 rows, INT4, drafts.
 
-        The first slots of the cache are overwritten: call it before there is any text.
+        ``int4_rows`` is how many rows an INT4 pass may have: more than 1 where a draft model's tokens are verified by
+        it. The first slots of the cache are overwritten: call it before there is any text.
         """
         fp16, int4 = (Plan.uniform(kind, num_layers=self._info.num_layers) for kind in (Precision.FP16, Precision.INT4))
         vocabulary = self._info.vocab_size
@@ -197,7 +199,9 @@ class TorchEngine:
             for rows in _VERIFY_ROWS:
                 if rows <= self._context_tokens:
                     self.forward([0] * rows, position=0, plan=fp16)
-            self.forward([0], position=0, plan=int4)
+            for rows in range(1, int4_rows + 1):
+                if rows <= self._context_tokens:
+                    self.forward([0] * rows, position=0, plan=int4)
             for rows, count in _DRAFTS:
                 if rows + count <= self._context_tokens:
                     self.draft([0] * rows, position=0, plan=int4, count=count, vocabulary=vocabulary)

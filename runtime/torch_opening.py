@@ -9,7 +9,7 @@ from edgeprec.errors import EdgePrecError, EngineError
 from edgeprec.memory_plan import MemoryPlan, check_context
 from edgeprec.runtime.batch_memory import require_batch
 from edgeprec.runtime.engine import EngineInfo
-from edgeprec.runtime.engine_torch import MAX_DRAFT_TOKENS, TorchEngine
+from edgeprec.runtime.engine_torch import MAX_DRAFT_TOKENS, MAX_INT4_ROWS, TorchEngine
 from edgeprec.runtime.torch_arena import Arena
 from edgeprec.runtime.torch_device import (
     available_memory,
@@ -84,7 +84,7 @@ def open_torch_pair(
         if device.type == "cuda":
             torch.cuda.empty_cache()
             for engine in engines:
-                engine.warm_up()
+                engine.warm_up(int4_rows=MAX_INT4_ROWS if len(engines) > 1 and engine is engines[0] else 1)
     except device_errors() as error:
         reason = str(error).strip().partition("\n")[0]
         raise EngineError(f"torch cannot load {bundle.root} on {describe_device(device)}: {reason[:300]}") from error

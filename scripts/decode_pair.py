@@ -18,7 +18,7 @@ from edgeprec.architecture import ModelConfig
 from edgeprec.errors import ConfigError
 from edgeprec.export.checkpoint import Checkpoint, open_checkpoint
 from edgeprec.export.draft_reader import is_shared_draft, open_draft
-from edgeprec.runtime.engine_torch import TorchEngine
+from edgeprec.runtime.engine_torch import MAX_INT4_ROWS, TorchEngine
 from edgeprec.runtime.passes import WeightBits
 from edgeprec.runtime.torch_arena import Arena
 from edgeprec.runtime.torch_memory import form_of
@@ -85,7 +85,8 @@ def load_pair(
     small = open_checkpoint(str(source))
     drafter = None if draft is None else open_drafter(draft, small)
     common: dict[str, Any] = {"device": device, "context_tokens": context_tokens, "sequences": sequences}
-    target = _load(small, shape.target, group_size=group_size, **common)
+    int4_rows = 1 if drafter is None else MAX_INT4_ROWS
+    target = _load(small, shape.target, group_size=group_size, int4_rows=int4_rows, **common)
     if drafter is None:
         return target, None
     draft_size = DRAFT_GROUP_SIZE if keeps_draft_grid else group_size
@@ -138,6 +139,7 @@ def _load(
     context_tokens: int,
     sequences: int,
     has_own_axes: bool = False,
+    int4_rows: int = 1,
 ) -> LoadedModel:
     config, wide = small.config, shape_of(small.config, shape)
     source: WeightSource = CheckpointSource(small, device, group_size=group_size)
@@ -161,7 +163,7 @@ def _load(
         torch.cuda.empty_cache()
         if sequences == 1:
             loaded = time.monotonic()
-            engine.warm_up()
+            engine.warm_up(int4_rows=int4_rows)
             times += f", warm-up {time.monotonic() - loaded:.1f} s"
     print(
         f"{small.name}: {small.config.num_layers} of {config.num_layers} layers, width {config.hidden_size}, slots "

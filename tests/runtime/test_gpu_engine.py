@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from edgeprec.precision import Plan, Precision
-from edgeprec.runtime.engine_torch import TorchEngine
+from edgeprec.runtime.engine_torch import MAX_INT4_ROWS, TorchEngine
 from edgeprec.runtime.torch_arena import Arena
 from edgeprec.runtime.torch_memory import cuda_allowance_bytes, form_of
 from edgeprec.runtime.torch_opening import build_engine
@@ -56,8 +56,8 @@ def rig(gpu_models: ModuleType, synthetic: ModuleType) -> Iterator[Rig]:
     _, draft = gpu_models.draw(synthetic, gpu_models.draft_config(synthetic), **common, seed=1)
     eager = gpu_models.another(weights, config, **common, use_graphs=False)
     batch = gpu_models.another(weights, config, **common, sequences=BATCH)
-    for engine in (graphs, draft):
-        engine.warm_up()
+    graphs.warm_up(int4_rows=MAX_INT4_ROWS)
+    draft.warm_up()
     yield Rig(graphs, eager, batch, draft)
     for engine in (graphs, eager, batch, draft):
         engine.close()
@@ -70,6 +70,17 @@ def in_pieces(engine: TorchEngine, end: int, size: int, plan: Plan = FP16, start
         rows = TEXT[position : min(position + size, end)]
         pieces.append(engine.forward(rows, position=position, plan=plan).logits.copy())
     return np.concatenate(pieces)
+
+
+def test_warming_up_leaves_nothing_to_capture(rig: Rig) -> None:
+    """What a text runs first is a replay: a capture in the middle of one would take longer than the tokens it saves."""
+    before = rig.graphs.first_passes
+    for plan, most in ((FP16, 16), (INT4, MAX_INT4_ROWS)):
+        for rows in range(1, most + 1):
+            rig.graphs.forward(TEXT[:rows], position=0, plan=plan)
+    assert rig.graphs.first_passes == before
+    rig.graphs.forward(TEXT[: MAX_INT4_ROWS + 1], position=0, plan=INT4)
+    assert rig.graphs.first_passes == before + 1
 
 
 def test_logits_are_the_cpus(rig: Rig, synthetic: ModuleType) -> None:
