@@ -20,6 +20,7 @@ from edgeprec.architecture import ModelConfig
 from edgeprec.errors import EngineError, MissingDependency
 from edgeprec.precision import Plan
 from edgeprec.runtime.engine import EngineInfo, StepResult
+from edgeprec.runtime.onnxruntime_cache import GrowingCache
 
 __all__ = ["MAX_ROWS", "OnnxRuntimeEngine", "cache_bytes", "onnxruntime_errors"]
 
@@ -28,7 +29,7 @@ _INT8_ACTIVATIONS = "4"  # MatMulNBits accuracy level: INT4 x INT8 dot products,
 
 
 def cache_bytes(config: ModelConfig, context_tokens: int) -> int:
-    """Return the bytes of keys and values of all layers in float32."""
+    """Return the bytes of keys and values of all layers in float32, at their longest."""
     return 2 * config.num_layers * (context_tokens + 1) * config.kv_size * 4
 
 
@@ -53,7 +54,7 @@ class OnnxRuntimeEngine:
         self._gate = np.zeros(config.num_layers + 1, np.bool_)
         self._kv_length = np.zeros(1, np.int64)
         self._logits = np.zeros((MAX_ROWS, config.vocab_size), np.float32)
-        self._cache = self._empty_cache()
+        self._cache = GrowingCache(config, longest=context_tokens + 1, bindable=ortvalue)
         self._bindings: dict[int, _Binding] = {}
         self._info = EngineInfo(
             name="onnxruntime",
@@ -99,6 +100,8 @@ class OnnxRuntimeEngine:
         rows = len(tokens)
         self._check(rows, position, plan)
         padded = 2 if rows == 1 and plan.is_fp16 else rows
+        if self._cache.fit(position + padded):
+            self._bindings.clear()
         binding = self._binding(padded)
         binding.tokens[0, :rows] = tokens
         binding.tokens[0, rows:] = tokens[-1]
@@ -129,12 +132,6 @@ class OnnxRuntimeEngine:
         if plan.num_layers != self._config.num_layers:
             raise EngineError(f"the plan is for {plan.num_layers} layers, the model has {self._config.num_layers}")
 
-    def _empty_cache(self) -> dict[str, Any]:
-        config = self._config
-        shape = (1, config.num_kv_heads, self._context_tokens + 1, config.head_dim)
-        names = [f"{part}_{layer}" for layer in range(config.num_layers) for part in ("key", "value")]
-        return {name: self._ortvalue(np.zeros(shape, np.float32)) for name in names}
-
     def _binding(self, rows: int) -> _Binding:
         if rows not in self._bindings:
             self._bindings[rows] = self._bind(rows)
@@ -148,7 +145,7 @@ class OnnxRuntimeEngine:
         for name, array in inputs.items():
             io.bind_ortvalue_input(name, self._ortvalue(array))
         io.bind_ortvalue_output("logits", self._ortvalue(logits))
-        for name, value in self._cache.items():
+        for name, value in self._cache.values.items():
             io.bind_ortvalue_input(f"past_{name}", value)
             io.bind_ortvalue_output(f"present_{name}", value)
         return _Binding(io, tokens, positions, logits)
