@@ -45,7 +45,7 @@ class Provider:
 
 
 PROVIDERS = {
-    "cuda": Provider(name="CUDAExecutionProvider", device="cuda"),
+    "cuda": Provider(name="CUDAExecutionProvider", device="cuda", has_bitwise_rows=True),  # on an H200
     "tensorrt": Provider(name="TensorrtExecutionProvider", device="cuda"),
     "nvtensorrtrtx": Provider(name="NvTensorRTRTXExecutionProvider", device="cuda"),
 }
