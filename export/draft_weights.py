@@ -67,11 +67,17 @@ class Int4GridSource:
         return (self._own.names - stored) | self._packed
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor."""
+        """Return the shape of a tensor.
+
+        Raises:
+            ConfigError: a linear's levels are no matrix.
+        """
         if name not in self._packed:
             return self._own.shape(name)
-        outputs, pairs = self._own.shape(name + _LEVELS)
-        return (outputs, 2 * pairs)
+        stored = self._own.shape(name + _LEVELS)
+        if len(stored) != 2:
+            raise ConfigError(f"{self.origin}: {name}{_LEVELS} is {list(stored)}, expected a matrix: distill it again")
+        return (stored[0], 2 * stored[1])
 
     def read_rows(self, name: str, start: int, stop: int) -> FloatArray:
         """Return rows ``start`` to ``stop``.

@@ -75,3 +75,10 @@ def test_levels_without_their_scales_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="of one linear"):
         source.read_rows("a.weight", 0, 8)
+
+
+def test_levels_that_are_no_matrix_are_refused(tmp_path: Path) -> None:
+    """A damaged file is told by name before anything is read."""
+    source = source_of(tmp_path, {"a.weight.int4": np.zeros(8, np.uint8), "a.weight.scales": np.ones(1, np.float16)})
+    with pytest.raises(ConfigError, match=r"a\.weight\.int4 is \[8\], expected a matrix"):
+        source.shape("a.weight")
