@@ -40,9 +40,10 @@ def stats_line(reply: Reply) -> str:
 
 
 def stats_lines(reply: Reply) -> str:
-    """Return the line, and under it where the energy went or why none was measured."""
+    """Return the line, under it where the energy went or why none was measured, and what did not run as asked."""
     details = energy_details(reply.stats)
-    return stats_line(reply) if details is None else f"{stats_line(reply)}\n{details}"
+    lines = [stats_line(reply), *([] if details is None else [details])]
+    return "\n".join([*lines, *(f"note: {text}" for text in reply.stats.fallbacks)])
 
 
 def _shares(stats: Stats) -> list[str]:
