@@ -1,6 +1,6 @@
 """What every linear of a model sees on a text: second moments of its inputs, gathered layer by layer in FP16.
 
-Only one layer is in memory at a time. The text is cut into windows that do not see each other.
+Only one layer is in memory at a time.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ from edgeprec.export.quantize_statistics import InputStatistics, SecondMoments
 
 __all__ = ["ActivationStream"]
 
-WINDOW_TOKENS = 256
-
 Tensors = Mapping[str, npt.NDArray[Any]]
 
 
 class ActivationStream:
-    """Carries the hidden states of a calibration text through the model.
+    """Carries the hidden states of calibration texts through the model.
 
-    ``embedding`` [V, D]; ``tokens`` is cut into windows of 256, a shorter rest is kept as a window of its own.
+    ``embedding`` [V, D]; ``windows`` are ids of texts that do not see each other.
     """
 
     def __init__(
-        self, config: ModelConfig, embedding: npt.NDArray[np.float16], tokens: Sequence[int], *, with_hessian: bool
+        self,
+        config: ModelConfig,
+        embedding: npt.NDArray[np.float16],
+        windows: Sequence[Sequence[int]],
+        *,
+        with_hessian: bool,
     ) -> None:
-        ids = np.asarray(tokens, np.int64)
         self._config = config
         self._with_hessian = with_hessian
         self._windows = [
-            embedding[ids[start : start + WINDOW_TOKENS]].astype(np.float32)  # [T, D]
-            for start in range(0, len(ids), WINDOW_TOKENS)
+            embedding[np.asarray(window, np.int64)].astype(np.float32)  # [T, D]
+            for window in windows
         ]
 
     def advance(self, layer: int, tensors: Tensors) -> dict[LinearName, InputStatistics]:

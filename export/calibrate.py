@@ -1,20 +1,23 @@
-"""Measure an exported pair on a text: where INT4 agrees with FP16, and which layers are sensitive.
+"""Measure an exported pair: where INT4 agrees with FP16 in texts of its own, and which layers are sensitive.
 
 The passes come through ``Forward``: this package runs no engine of its own. Agreement is counted as drafting meets it:
-a few INT4 rows on top of a cache that FP16 wrote, which FP16 then writes again. Nothing is timed here: the same export
-gives the same bytes, and costs are the running device's own.
+INT4 answers the calibration prompts, a few tokens at a time on top of a cache that FP16 wrote, and FP16 then reads them
+and writes its own entries. What INT4 says there is new to the quantizer, which has fitted itself to the texts it was
+given: on those it agrees more often than it will on others. Nothing is timed here: the same export gives the same
+bytes, and costs are the running device's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from edgeprec.calibration import AgreementGrid, Calibration, StepCosts, layer_order
-from edgeprec.entropy import row_statistics
+from edgeprec.entropy import RowStatistics, row_statistics
+from edgeprec.export.calibration_texts import CalibrationTexts
 from edgeprec.export.progress import Progress, ProgressEvent
 from edgeprec.precision import Plan, Precision
 from edgeprec.thresholds import find_thresholds
@@ -25,19 +28,19 @@ Forward = Callable[[Sequence[int], int, Plan], npt.NDArray[np.float32]]
 """Run tokens [T] at a position with a plan and return logits [T, V]; valid until the next call."""
 
 DRAFT_ROWS = 8
-AGREEMENT_TOKENS = 2048
-SENSITIVITY_TOKENS = 384
-WINDOW_TOKENS = 512
+REPLY_TOKENS = 48  # to each of the 40 prompts
+SENSITIVITY_TOKENS = 256
 PIECE_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPasses:
-    """How to run a model, how many layers it has and how long its context may be."""
+    """How to run a model, how many layers and ids it has and how long its context may be."""
 
     forward: Forward
     num_layers: int
     max_positions: int
+    vocab_size: int
 
     def plan(self, precision: Precision) -> Plan:
         """Return the plan that runs everything in one precision."""
@@ -46,28 +49,30 @@ class ModelPasses:
 
 def calibrate(
     target: ModelPasses,
-    tokens: Sequence[int],
+    texts: CalibrationTexts,
     *,
     text_name: str,
     progress: Progress,
     draft: ModelPasses | None = None,
 ) -> Calibration:
-    """Return what ``calibration.json`` holds. ``tokens`` [T] are those of the calibration text.
+    """Return what ``calibration.json`` holds.
 
     ``draft`` None = the target's INT4 variant drafts.
     """
-    counted = tokens[:AGREEMENT_TOKENS]
-    window_tokens = min(WINDOW_TOKENS, *(passes.max_positions for passes in (target, draft) if passes is not None))
+    both = [passes for passes in (target, draft) if passes is not None]
+    context = min(passes.max_positions for passes in both)
+    known = min(passes.vocab_size for passes in both)  # the target may have rows that stand for no token
+    place = _Place(context_tokens=context, vocab_size=known, end_ids=texts.end_ids)
     grid = AgreementGrid()
     draft_grid = None if draft is None else AgreementGrid()
-    for done in range(0, len(counted), window_tokens):
-        progress(ProgressEvent("agreement", done, len(counted)))
-        window = counted[done : done + window_tokens]
-        int4_grid, wanted = _window_agreement(target, window)
-        grid += int4_grid
+    for done, prompt in enumerate(texts.prompts):
+        progress(ProgressEvent("agreement", done, len(texts.prompts)))
+        answer = _answer(target, prompt[-(context // 2) :], place)
+        grid += answer.grid
         if draft is not None and draft_grid is not None:
-            draft_grid += _draft_agreement(draft, window, wanted)
-    sensitivity = _sensitivity(target, tokens[:SENSITIVITY_TOKENS], progress=progress)
+            draft_grid += _draft_agreement(draft, answer)
+    progress(ProgressEvent("agreement", len(texts.prompts), len(texts.prompts)))
+    sensitivity = _sensitivity(target, texts.tokens[:SENSITIVITY_TOKENS], progress=progress)
     thresholds = find_thresholds(grid, draft=draft_grid, costs=StepCosts())
     return Calibration(
         int4=grid,
@@ -80,27 +85,65 @@ def calibrate(
     )
 
 
-def _window_agreement(target: ModelPasses, window: Sequence[int]) -> tuple[AgreementGrid, npt.NDArray[np.int64]]:
-    """Count one window, a draft's worth of rows at a time; return FP16's choices [T] too."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a reply ends at the latest, the ids it may have and those that end it."""
+
+    context_tokens: int
+    vocab_size: int
+    end_ids: Collection[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A prompt with INT4's reply, ids; FP16's choice [R] at each place of the reply, given all that stands before."""
+
+    text: tuple[int, ...]
+    choices: npt.NDArray[np.int64]
+    grid: AgreementGrid
+
+
+def _answer(target: ModelPasses, prompt: Sequence[int], place: _Place) -> _Answer:
+    """Let INT4 answer, greedy, a draft's worth of tokens at a time; FP16 reads each draft behind it."""
     fp16, int4 = target.plan(Precision.FP16), target.plan(Precision.INT4)
-    grid = AgreementGrid()
+    text, grid = list(prompt), AgreementGrid()
     choices: list[npt.NDArray[np.int64]] = []
-    for start in range(0, len(window), DRAFT_ROWS):
-        rows = window[start : start + DRAFT_ROWS]
-        drafted = row_statistics(target.forward(rows, start, int4))
-        choices.append(target.forward(rows, start, fp16).argmax(-1))
-        grid += AgreementGrid.count(drafted.entropy_bits, drafted.margin, drafted.argmax == choices[-1])
-    return grid, np.concatenate(choices)
+    _read(target, text[:-1], fp16)
+    end = min(len(prompt) + REPLY_TOKENS, place.context_tokens)
+    while len(text) < end and (len(text) == len(prompt) or text[-1] not in place.end_ids):
+        start = len(text) - 1
+        drafted: list[RowStatistics] = []
+        while len(drafted) < DRAFT_ROWS and len(text) < end:
+            logits = target.forward(text[-1:], len(text) - 1, int4)[:, : place.vocab_size]
+            drafted.append(row_statistics(logits))
+            text.append(int(drafted[-1].argmax[0]))
+            if text[-1] in place.end_ids:
+                break
+        choices.append(target.forward(text[start:-1], start, fp16)[:, : place.vocab_size].argmax(-1))
+        grid += AgreementGrid.count(
+            [rows.entropy_bits[0] for rows in drafted],
+            [rows.margin[0] for rows in drafted],
+            choices[-1] == np.asarray(text[start + 1 :]),
+        )
+    return _Answer(tuple(text), np.concatenate(choices) if choices else np.empty(0, np.int64), grid)
 
 
-def _draft_agreement(draft: ModelPasses, window: Sequence[int], wanted: npt.NDArray[np.int64]) -> AgreementGrid:
-    """Count how often a draft model's choice is FP16's ``wanted`` [T], given the same text."""
-    plan = draft.plan(Precision.INT4)
-    grid = AgreementGrid()
-    for start in range(0, len(window), DRAFT_ROWS):
-        rows = row_statistics(draft.forward(window[start : start + DRAFT_ROWS], start, plan))
-        same = rows.argmax == wanted[start : start + len(rows.argmax)]
-        grid += AgreementGrid.count(rows.entropy_bits, rows.margin, same)
+def _read(passes: ModelPasses, tokens: Sequence[int], plan: Plan) -> None:
+    """Fill the cache from position 0."""
+    for start in range(0, len(tokens), PIECE_TOKENS):
+        passes.forward(tokens[start : start + PIECE_TOKENS], start, plan)
+
+
+def _draft_agreement(draft: ModelPasses, answer: _Answer) -> AgreementGrid:
+    """Count how often a draft model's choice is FP16's, given the same text."""
+    plan, grid = draft.plan(Precision.INT4), AgreementGrid()
+    first = len(answer.text) - 1 - len(answer.choices)  # the row that predicts the reply's first token
+    _read(draft, answer.text[:first], plan)
+    for start in range(0, len(answer.choices), DRAFT_ROWS):
+        wanted = answer.choices[start : start + DRAFT_ROWS]
+        tokens = answer.text[first + start : first + start + len(wanted)]
+        rows = row_statistics(draft.forward(tokens, first + start, plan))
+        grid += AgreementGrid.count(rows.entropy_bits, rows.margin, rows.argmax == wanted)
     return grid
 
 

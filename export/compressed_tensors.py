@@ -25,13 +25,14 @@ from edgeprec.errors import ConfigError, EdgePrecError
 from edgeprec.export import disk
 from edgeprec.export.activations import ActivationStream
 from edgeprec.export.bundle_checkpoint import BundleCheckpoint, open_bundle_draft
+from edgeprec.export.calibration_texts import CalibrationTexts, read_texts
 from edgeprec.export.checkpoint import Checkpoint, open_checkpoint
 from edgeprec.export.compressed_tensors_config import config_files, require_family
 from edgeprec.export.compressed_tensors_layout import pack_columns, require_packable
 from edgeprec.export.hf_shards import ShardWriter
 from edgeprec.export.huggingface import HF_ROLE_NAMES
 from edgeprec.export.model_tensors import Tensors, layer_tensors, outer_tensors
-from edgeprec.export.pipeline import encode_text, open_drafter, require_pair
+from edgeprec.export.pipeline import open_drafter, require_pair
 from edgeprec.export.progress import Progress, ProgressEvent
 from edgeprec.export.quantizer import InputStatistics, QuantizerSettings, quantize
 from edgeprec.export.settings import ExportSettings
@@ -63,14 +64,14 @@ def export_hand_off(source: str, output: Path, *, draft: str, settings: ExportSe
     require_family(target.config)
     require_packable(target.config, quantizer)
     drafter = _open_draft(draft, target)
-    tokens = encode_text(target, settings.read_text()) if quantizer.method != "rtn" else []
+    texts = read_texts(target, settings.read_text()) if quantizer.method != "rtn" else CalibrationTexts()
     needed_bytes = _target_bytes(target.config, quantizer) + (0 if drafter is None else _fp16_bytes(drafter.config))
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         _require_space(output.parent, needed_bytes)
         with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as scratch:
             folder = Path(scratch) / output.name
-            _write_model(folder, target, _Int4Layers(target, quantizer, tokens, progress))
+            _write_model(folder, target, _Int4Layers(target, quantizer, texts.windows, progress))
             if drafter is not None:
                 _write_model(folder / DRAFT_FOLDER, drafter, None)
             require_free_output(output)
@@ -108,7 +109,7 @@ class _Int4Layers:
 
     checkpoint: Checkpoint
     settings: QuantizerSettings
-    tokens: Sequence[int]
+    windows: Sequence[Sequence[int]]
     progress: Progress
     _stream: ActivationStream | None = None
 
@@ -132,7 +133,7 @@ class _Int4Layers:
             self._stream = ActivationStream(
                 self.checkpoint.config,
                 self.checkpoint.embedding(),
-                self.tokens,
+                self.windows,
                 with_hessian=self.settings.method == "gptq",
             )
         return self._stream.advance(layer, tensors)

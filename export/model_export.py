@@ -37,15 +37,15 @@ _FLOAT_TYPES = {TensorType.F16: onnx.TensorProto.FLOAT16, TensorType.F32: onnx.T
 class ModelExport:
     """Exports ``checkpoint`` as ``role`` (``"target"`` or ``"draft"``) inside a transaction.
 
-    ``tokens`` are the calibration text's ids; the quantizer ``rtn`` does not read them. With ``lender`` the model keeps
-    no embedding and no head of its own and uses those of that export, which comes first.
+    ``windows`` are the ids of the calibration texts; the quantizer ``rtn`` does not read them. With ``lender`` the
+    model keeps no embedding and no head of its own and uses those of that export, which comes first.
     """
 
     transaction: BundleTransaction
     checkpoint: Checkpoint
     role: str
     settings: QuantizerSettings
-    tokens: Sequence[int]
+    windows: Sequence[Sequence[int]]
     progress: Progress
     lender: ModelExport | None = None
     _stream: ActivationStream | None = None
@@ -249,7 +249,7 @@ class ModelExport:
             return None
         embedding = self.checkpoint.embedding()
         return ActivationStream(
-            self.checkpoint.config, embedding, self.tokens, with_hessian=self.settings.method == "gptq"
+            self.checkpoint.config, embedding, self.windows, with_hessian=self.settings.method == "gptq"
         )
 
     def _fp16_file(self) -> TensorFileWriter:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from tokenizers import Tokenizer
-
 from edgeprec.architecture import ModelConfig
 from edgeprec.bundle import CALIBRATION, CHAT_TEMPLATE, GENERATION, TOKENIZER
 from edgeprec.bundle_schema import BundleManifest, FileEntry
-from edgeprec.errors import ConfigError
 from edgeprec.export.calibrate import Forward, ModelPasses, calibrate
+from edgeprec.export.calibration_texts import CalibrationTexts, read_texts
 from edgeprec.export.checkpoint import Checkpoint, SourceDigest, open_checkpoint
 from edgeprec.export.draft_reader import is_shared_draft, open_draft
 from edgeprec.export.model_export import ModelExport
@@ -26,12 +24,10 @@ from edgeprec.export.settings import ExportSettings
 from edgeprec.export.writer import BundleTransaction, require_free_output
 from edgeprec.vocabulary import Vocabulary, require_same_vocabulary
 
-__all__ = ["OpenForward", "encode_text", "export_pair", "open_drafter", "require_pair"]
+__all__ = ["OpenForward", "export_pair", "open_drafter", "require_pair"]
 
 OpenForward = Callable[[Path, ModelConfig], AbstractContextManager[Forward]]
 """Load a graph and return its passes for as long as the context lasts."""
-
-LEAST_TOKENS = 256
 
 
 def export_pair(
@@ -62,8 +58,8 @@ def export_pair(
     with BundleTransaction(output, resume=resume, fingerprint=fingerprint) as transaction:
         if transaction.is_complete:
             return output
-        tokens = encode_text(target, text) if settings.reads_text else []
-        work = _Work(transaction, settings, tokens, progress)
+        texts = read_texts(target, text) if settings.reads_text else CalibrationTexts()
+        work = _Work(transaction, settings, texts, progress)
         return work.run(target, drafter, draft, sources, name=output.name.removesuffix(".edgeprec"), open_=open_forward)
 
 
@@ -82,7 +78,7 @@ class _Work:
 
     transaction: BundleTransaction
     settings: ExportSettings
-    tokens: Sequence[int]
+    texts: CalibrationTexts
     progress: Progress
 
     def run(
@@ -118,7 +114,7 @@ class _Work:
 
     def _model(self, checkpoint: Checkpoint, role: str, lender: ModelExport | None = None) -> ModelExport:
         return ModelExport(
-            self.transaction, checkpoint, role, self.settings.quantizer, self.tokens, self.progress, lender
+            self.transaction, checkpoint, role, self.settings.quantizer, self.texts.windows, self.progress, lender
         )
 
     def _write_tokenizer(self, target: Checkpoint) -> None:
@@ -144,7 +140,7 @@ class _Work:
             passes = {role: stack.enter_context(_passes(export, open_)) for role, export in exports.items()}
             measured = calibrate(
                 passes["target"],
-                self.tokens,
+                self.texts,
                 text_name=self.settings.text_name,
                 progress=self.progress,
                 draft=passes.get("draft"),
@@ -157,7 +153,7 @@ class _Work:
 def _passes(export: ModelExport, open_: OpenForward) -> Iterator[ModelPasses]:
     config = export.checkpoint.config
     with export.calibration_graph() as graph, open_(graph, config) as forward:
-        yield ModelPasses(forward, config.num_layers, config.max_positions)
+        yield ModelPasses(forward, config.num_layers, config.max_positions, config.vocab_size)
 
 
 def require_pair(target: Checkpoint, drafter: Checkpoint) -> None:
@@ -173,21 +169,6 @@ def _vocabulary(checkpoint: Checkpoint, role: str) -> Vocabulary:
     return Vocabulary.from_tokenizer_json(
         checkpoint.tokenizer.tokenizer_json, width=checkpoint.config.vocab_size, where=f"the {role}'s tokenizer.json"
     )
-
-
-def encode_text(target: Checkpoint, text: str) -> list[int]:
-    """Return the ids of the calibration text.
-
-    Raises:
-        ConfigError: the text is too short to measure anything.
-    """
-    tokenizer = Tokenizer.from_buffer(target.tokenizer.tokenizer_json)
-    ids = list(tokenizer.encode(text, add_special_tokens=False).ids)
-    if len(ids) < LEAST_TOKENS:
-        raise ConfigError(
-            f"the calibration text has {len(ids)} tokens, expected at least {LEAST_TOKENS}: give a longer text"
-        )
-    return ids
 
 
 def _digest_sources(target: Checkpoint, drafter: Checkpoint | None, progress: Progress) -> dict[str, FileEntry]:

@@ -1,8 +1,8 @@
 """The public door to INT4: one linear in, its INT4 form and what that cost out. Linears are independent of each other.
 
 rtn     round to nearest, no statistics
-clip    clip search weighted by second moments; the default: nearly all of the gain for seconds of work
-gptq    clip search, and each input makes up for the errors of those before it; needs Hessians
+clip    clip search weighted by second moments; seconds of work
+gptq    clip search, and each input makes up for the errors of those before it; needs Hessians; the default
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class QuantizerSettings:
         ConfigError: a value is not allowed.
     """
 
-    method: Method = "clip"
+    method: Method = "gptq"
     group_size: int = 32
     is_symmetric: bool = True
     has_signed_scales: bool = True  # of symmetric blocks; with zero points scales are always positive

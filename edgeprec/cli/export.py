@@ -21,7 +21,7 @@ __all__ = ["export_command"]
 @click.argument("source")
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The new folder.")
 @click.option("--draft", default="self", metavar="SOURCE|self|none", help="Who drafts; self is the target in INT4.")
-@click.option("--quantizer", type=click.Choice(["rtn", "clip", "gptq"]), help="How INT4 is chosen.  [default: clip]")
+@click.option("--quantizer", type=click.Choice(["rtn", "clip", "gptq"]), help="How INT4 is chosen.  [default: gptq]")
 @click.option("--group-size", type=click.Choice(["32", "64", "128"]), help="Weights that share a scale.  [default: 32]")
 @click.option(
     "--symmetric/--zero-point",

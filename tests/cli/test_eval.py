@@ -49,7 +49,7 @@ def found(roomy_pair: Path) -> dict[str, Any]:
         values = evaluate(
             session, load_prompts("short"), settings=EvaluationSettings(**SMALL), has_draft_model=False
         ).to_json()
-    facts = {"bundle": "roomy", "rotated": False, "quantizer": "clip", "group_size": 32, "bits_per_weight": 4.5}
+    facts = {"bundle": "roomy", "rotated": False, "quantizer": "gptq", "group_size": 32, "bits_per_weight": 4.5}
     return {**facts, "engine": "onnxruntime on cpu", "seconds": 1.0, "complete": True, **values}
 
 
@@ -58,7 +58,7 @@ def test_json_is_the_contract(roomy_pair: Path, invoke: Invoke, small: None) -> 
     outcome = invoke("eval", str(roomy_pair), "--json", "--sensor", "none")
     assert outcome.code == 0, outcome.err
     values = json.loads(outcome.out)
-    assert (values["bundle"], values["rotated"], values["quantizer"]) == ("roomy", False, "clip")
+    assert (values["bundle"], values["rotated"], values["quantizer"]) == ("roomy", False, "gptq")
     assert [row["gated"] for row in values["layers"]] == [1, 2]
     assert values["modes"]["exact"] == {"token_match": 1.0}
     assert {row["token_match"] for row in values["exact_by_layers"]} == {1.0}

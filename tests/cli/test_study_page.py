@@ -99,7 +99,7 @@ def test_numbers_on_the_page_are_the_parts(studied: tuple[Path, Path]) -> None:
     as_is = text.split("## The bundle as it is")[1]
     forced = part(work, "bundle-forced")
     top1 = forced["rows"][1]["reply"]["top1"]
-    assert f"| clip | {forced['bits_per_weight']:.2f} | INT4 | {100 * top1:.1f} % |" in as_is
+    assert f"| gptq | {forced['bits_per_weight']:.2f} | INT4 | {100 * top1:.1f} % |" in as_is
     assert "| `bounded`, epsilon 0.01 |" in as_is
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from edgeprec.export.distill_int4 import round_to_int4, see_int4
-from edgeprec.export.quantizer import QuantizerSettings, quantize
+from edgeprec.export.quantizer import METHODS, Method, QuantizerSettings, SecondMoments, quantize
 from edgeprec.kernels.reference import dequantize
 
 
@@ -22,13 +22,16 @@ def test_the_values_are_those_of_round_to_nearest(outputs: int, inputs: int, gro
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["rtn", "clip"])
-def test_export_keeps_what_was_trained(method: str) -> None:
-    """Weights that lie on a grid already are found again, by every quantizer without activations."""
+@pytest.mark.parametrize("method", METHODS)
+def test_export_keeps_what_was_trained(method: Method) -> None:
+    """Weights that lie on a grid already are found again, by every quantizer."""
     weight = round_to_int4(torch.randn(16, 64, generator=torch.Generator().manual_seed(1)), group_size=32)
     stored = np.ascontiguousarray(weight.half().T.numpy())
-    settings = QuantizerSettings(method=method, group_size=32)  # type: ignore[arg-type]
-    error = dequantize(quantize(stored, settings, None).weight) - stored.astype(np.float32)
+    moments = SecondMoments(64, with_hessian=True)
+    mixed = np.random.default_rng(2).standard_normal((64, 64))
+    moments.add(np.random.default_rng(3).standard_normal((500, 64)) @ mixed)
+    settings = QuantizerSettings(method=method, group_size=32)
+    error = dequantize(quantize(stored, settings, moments.finish()).weight) - stored.astype(np.float32)
     assert np.linalg.norm(error) < 2e-3 * np.linalg.norm(stored.astype(np.float32))
 
 

@@ -163,8 +163,8 @@ def test_errors_in_the_report_are_those_of_the_outputs(method: Method) -> None:
 def test_the_report_counts_bits_and_leaves_unmeasured_errors_out() -> None:
     """Scales and zero points count; an error without statistics is None and never 0."""
     weight = random_weight(128, 64)
-    symmetric = quantize(weight, QuantizerSettings()).report
-    zero_point = quantize(weight, QuantizerSettings(is_symmetric=False, group_size=64)).report
+    symmetric = quantize(weight, QuantizerSettings(method="clip")).report
+    zero_point = quantize(weight, QuantizerSettings(method="clip", is_symmetric=False, group_size=64)).report
     assert symmetric.bits_per_weight == 4.0 + 16 / 32
     assert zero_point.bits_per_weight == 4.0 + 20 / 64
     assert symmetric.output_error is None
@@ -176,8 +176,10 @@ def test_the_report_counts_bits_and_leaves_unmeasured_errors_out() -> None:
 def test_the_calibrated_error_is_the_best_known_one() -> None:
     """Layers are ordered by it: the Hessian's figure where there is one, else that of the second moments."""
     weight, full = random_weight(64, 16), correlated_statistics(64)
-    with_hessian = quantize(weight, QuantizerSettings(), full).report
-    without = quantize(weight, QuantizerSettings(), InputStatistics(second_moment=full.second_moment)).report
+    with_hessian = quantize(weight, QuantizerSettings(method="clip"), full).report
+    without = quantize(
+        weight, QuantizerSettings(method="clip"), InputStatistics(second_moment=full.second_moment)
+    ).report
     assert with_hessian.calibrated_error == with_hessian.correlated_error
     assert without.calibrated_error == without.output_error == with_hessian.output_error
 
@@ -222,7 +224,7 @@ def test_silent_inputs_keep_their_weights() -> None:
     moments = np.ones(64, np.float32)
     moments[:32] = 0.0
     for statistics in (InputStatistics(second_moment=moments), InputStatistics(second_moment=np.zeros(64, np.float32))):
-        values = dequantize(quantize(weight, QuantizerSettings(), statistics).weight)
+        values = dequantize(quantize(weight, QuantizerSettings(method="clip"), statistics).weight)
         assert np.linalg.norm(values - weight) < 0.12 * np.linalg.norm(weight)
 
 
