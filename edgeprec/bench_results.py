@@ -100,7 +100,7 @@ def _add(sweeps: dict[str, Sweep], record: _Record, number: int) -> None:
     sweep.idle_watts = record.optional("idle", "watts")
     sweep.points[batch] = Measured(
         batch=batch,
-        tokens_per_s=record.spread("tokens_per_s"),
+        tokens_per_s=_whole_rate(record),
         joules_per_token=record.spread("energy", "joules_per_token", extra=_meter_doubt(record)),
         origin=f"line {number}: {record.text('test', 'name')}",
     )
@@ -121,6 +121,15 @@ def _name(record: _Record) -> Iterator[str]:
     kind, new_tokens = record.optional("test", "prompt_set"), record.integer("test", "new_tokens")
     depth = record.optional("test", "depth_tokens")
     yield f"{kind + ' ' if kind else ''}tg{new_tokens}{f' @ d{depth}' if depth else ''}"
+
+
+def _whole_rate(record: _Record) -> Value:
+    """Return the tokens a second of the windows the joules come from, prefill inside; decoding's own is higher."""
+    decoding = record.spread("tokens_per_s")
+    if record.optional("energy", "seconds") is None:
+        return decoding
+    seconds = record.number("energy", "seconds")
+    return decoding.scaled(record.number("energy", "tokens") / seconds / decoding.value) if seconds else decoding
 
 
 def _meter_doubt(record: _Record) -> float:

@@ -71,20 +71,26 @@ def project_command(ctx: click.Context, /, **values: Any) -> None:
     )
     sweeps, remarks = read_sweeps(_read(values["results"]), where=str(values["results"]))
     projected: list[tuple[Sweep, Projection]] = []
-    refused: list[str] = []
+    refused: dict[str, list[str]] = {}
     for sweep in sweeps:
         try:
             projected.append((sweep, project(sweep.measured, load, idle_watts=sweep.idle_watts)))
         except ConfigError as error:
-            refused.append(f"{sweep.name}: {'; '.join([str(error), *sweep.left_out])}")
+            refused.setdefault("; ".join([str(error), *sweep.left_out]), []).append(sweep.name)
+    reasons = [f"{_named(names)}: {reason}" for reason, names in refused.items()]
     if not projected:
-        raise ConfigError("; ".join(refused))
+        raise ConfigError("; ".join(reasons))
     if values["as_json"]:
-        print_json(_to_json(load, projected, [*refused, *remarks]))
+        print_json(_to_json(load, projected, [*reasons, *remarks]))
         return
     click.echo("\n".join(line for sweep, found in projected for line in _lines(sweep, found, load)))
-    for remark in (*refused, *remarks):
+    for remark in (*reasons, *remarks):
         click.echo(f"left out: {remark}", err=True)
+
+
+def _named(names: Sequence[str]) -> str:
+    """Return the first of several configurations that share a reason, and how many there are."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _read(path: Path) -> str:

@@ -115,6 +115,22 @@ def test_one_repeat_has_no_known_uncertainty(project: Callable[..., Any]) -> Non
     assert "100 ± unknown (one repeat) tokens/s" in project([line]).out
 
 
+def test_tokens_a_second_hold_prefill(project: Callable[..., Any]) -> None:
+    """Speed and joules are of the same windows: 1,000 tokens in 20 s are 50 a second, however fast decoding is."""
+    line = make_line()
+    line["energy"] = line["energy"] | {"seconds": 20.0}
+    assert "batch 1       50 ± 1 tokens/s, 4 ± 0.11 J/token" in project([line]).out
+
+
+def test_one_reason_is_said_once(project: Callable[..., Any]) -> None:
+    """Many configurations that lack the same batch are one sentence, not one each."""
+    lines = [make_line(4, mode=mode, drafter=None, draft_length=None) for mode in ("fp16", "int4", "gated")]
+    outcome = project(lines, "--batch", "9")
+    assert outcome.code == 2
+    assert "pair torch on NVIDIA H200 fp16 tg128 and 2 more: batch 9 lies outside" in outcome.err
+    assert outcome.err.count("nothing is extrapolated") == 1
+
+
 PARTIAL = make_line()["energy"] | {"is_total": False}
 
 
