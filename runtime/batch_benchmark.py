@@ -14,6 +14,7 @@ from edgeprec.runtime.batch_totals import BatchTotals
 from edgeprec.runtime.benchmark_case import Case, CaseKind, Job
 from edgeprec.runtime.benchmark_energy import BETWEEN, repeat_energy
 from edgeprec.runtime.benchmark_repeat import Generated, Repeat, Work, counted_tokens
+from edgeprec.runtime.sampling import with_seed
 from edgeprec.runtime.session import Session
 from edgeprec.runtime.statistics import Tally
 
@@ -40,24 +41,22 @@ def require_together(session: Session, case: Case) -> None:
 
 
 def run_together(session: Session, case: Case, jobs: Sequence[Job], window: AbstractContextManager[object]) -> Repeat:
-    """Run one repeat, so many jobs at a time, inside a window of the meter; the phases are the batches'."""
+    """Run one repeat, so many jobs at once, inside a window of the meter; the phases are the batch's.
+
+    A job that waits takes the place of one that has ended.
+    """
     is_synthetic = case.kind is not CaseKind.PROMPTS
-    generated: list[Generated] = []
-    totals, note = BatchTotals(case.sequences), None
+    config = replace(case.config, ignore_eos=is_synthetic or case.config.ignore_eos)
+    configs = [with_seed(replace(config, max_new_tokens=job.max_new_tokens)) for job in jobs]
+    totals = BatchTotals(case.sequences)
     with window:
-        for at in range(0, len(jobs), case.sequences):
-            part = jobs[at : at + case.sequences]
-            ignore_eos = is_synthetic or case.config.ignore_eos
-            config = replace(case.config, ignore_eos=ignore_eos)
-            configs = [replace(config, max_new_tokens=job.max_new_tokens) for job in part]
-            batch = session.generate([job.tokens for job in part], configs)
-            inner = session.batches.window
-            if isinstance(window, Window) and isinstance(inner, Window):
-                window.adopt(inner, after=BETWEEN)
-            generated += batch_generated(batch, part)
-            totals.add(batch)
-            note = batch.stats.energy_note
-    energy, note = repeat_energy(window, tokens=counted_tokens(case.kind, generated), note=note)
+        batch = session.batches.run([job.tokens for job in jobs], configs, at_once=case.sequences)
+        inner = session.batches.window
+        if isinstance(window, Window) and isinstance(inner, Window):
+            window.adopt(inner, after=BETWEEN)
+    totals.add(batch)
+    generated = batch_generated(batch, jobs)
+    energy, note = repeat_energy(window, tokens=counted_tokens(case.kind, generated), note=batch.stats.energy_note)
     return Repeat(generated=tuple(generated), energy=energy, energy_note=note, batch=totals)
 
 
