@@ -27,7 +27,7 @@ from edgeprec.runtime.torch_model import PassShape, TorchModel
 __all__ = ["MAX_DRAFT_TOKENS", "MAX_INT4_ROWS", "BatchStep", "TorchEngine", "as_engine_error"]
 
 MAX_DRAFT_TOKENS = 8
-MAX_INT4_ROWS = MAX_DRAFT_TOKENS + 1  # three levels: a draft and the token before it
+MAX_INT4_ROWS = 16  # three levels: a draft of the longest kind and the token before it
 _SPANS = (4096, 16_384, 65_536)  # attention launches are sized for one of these, or for the whole context
 _VERIFY_ROWS = range(1, 17)
 # (rows, tokens) of drafts. A draft model lacks one token more after full acceptance, and all that FP16 decoded alone:

@@ -56,10 +56,6 @@ class TorchRounds:
         self._is_done = make_event() if self._is_gpu else None
         self._work: RoundWork | None = None
 
-    def is_ready(self, work: RoundWork) -> bool:
-        """Whether a round of this kind is replayed, or graphs are off; see the protocol."""
-        return self._target.graphs.is_settled(self._key(work))
-
     def launch(self, work: RoundWork) -> None:
         """Bring the inputs to the device and start the round.
 
