@@ -17,12 +17,12 @@ from edgeprec.architecture import ModelConfig
 
 __all__ = ["GrowingCache", "cache_steps"]
 
-_FIRST_TOKENS = 256
+_FIRST_TOKENS = 128
 _SHRINK_BELOW = 4  # so many times too long
 
 
 def cache_steps(longest: int) -> list[int]:
-    """Return the lengths a cache may have: 256, 384, 512, 768, 1024, ... and the longest."""
+    """Return the lengths a cache may have: 128, 192, 256, 384, 512, ... and the longest."""
     steps, length = [], _FIRST_TOKENS
     while length < longest:
         steps += [length, length * 3 // 2]
