@@ -1,9 +1,9 @@
 """What an export measured about a pair, stored as ``calibration.json``: agreement by entropy, thresholds, layer order.
 
-Agreement is counted teacher-forced on a calibration text, in a grid of 8 entropy bins by 4 margin bins. Entropy (bits)
-and margin (gap of the two largest logits) are the proposing model's, as the controller sees them at run time: of the
-target's INT4 variant for ``int4``, of the draft model for ``draft``. What is counted is whether its argmax equals
-FP16's.
+Agreement is counted on what INT4 answers to the calibration prompts, in a grid of 8 entropy bins by 4 margin bins.
+Entropy (bits) and margin (gap of the two largest logits) are the proposing model's, as the controller sees them at run
+time: of the target's INT4 variant for ``int4``, of the draft model for ``draft``. What is counted is whether its argmax
+equals FP16's, given the same text.
 """
 
 from __future__ import annotations

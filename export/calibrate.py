@@ -10,6 +10,7 @@ bytes, and costs are the running device's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,7 @@ from edgeprec.export.progress import Progress, ProgressEvent
 from edgeprec.precision import Plan, Precision
 from edgeprec.thresholds import find_thresholds
 
-__all__ = ["Forward", "ModelPasses", "calibrate"]
+__all__ = ["Forward", "ModelOnCall", "ModelPasses", "calibrate"]
 
 Forward = Callable[[Sequence[int], int, Plan], npt.NDArray[np.float32]]
 """Run tokens [T] at a position with a plan and return logits [T, V]; valid until the next call."""
@@ -35,44 +36,49 @@ PIECE_TOKENS = 32
 
 @dataclass(frozen=True, slots=True)
 class ModelPasses:
-    """How to run a model, how many layers and ids it has and how long its context may be."""
+    """How to run a model, and how many layers it has."""
 
     forward: Forward
     num_layers: int
-    max_positions: int
-    vocab_size: int
 
     def plan(self, precision: Precision) -> Plan:
         """Return the plan that runs everything in one precision."""
         return Plan.uniform(precision, num_layers=self.num_layers)
 
 
+@dataclass(frozen=True, slots=True)
+class ModelOnCall:
+    """A model that is loaded while it is needed, how long its context may be and how many ids it has."""
+
+    open: Callable[[], AbstractContextManager[ModelPasses]]
+    max_positions: int
+    vocab_size: int
+
+
 def calibrate(
-    target: ModelPasses,
+    target: ModelOnCall,
     texts: CalibrationTexts,
     *,
     text_name: str,
     progress: Progress,
-    draft: ModelPasses | None = None,
+    draft: ModelOnCall | None = None,
 ) -> Calibration:
     """Return what ``calibration.json`` holds.
 
-    ``draft`` None = the target's INT4 variant drafts.
+    ``draft`` None = the target's INT4 variant drafts. Target and draft are never in memory together.
     """
-    both = [passes for passes in (target, draft) if passes is not None]
-    context = min(passes.max_positions for passes in both)
-    known = min(passes.vocab_size for passes in both)  # the target may have rows that stand for no token
-    place = _Place(context_tokens=context, vocab_size=known, end_ids=texts.end_ids)
-    grid = AgreementGrid()
-    draft_grid = None if draft is None else AgreementGrid()
-    for done, prompt in enumerate(texts.prompts):
-        progress(ProgressEvent("agreement", done, len(texts.prompts)))
-        answer = _answer(target, prompt[-(context // 2) :], place)
-        grid += answer.grid
-        if draft is not None and draft_grid is not None:
-            draft_grid += _draft_agreement(draft, answer)
-    progress(ProgressEvent("agreement", len(texts.prompts), len(texts.prompts)))
-    sensitivity = _sensitivity(target, texts.tokens[:SENSITIVITY_TOKENS], progress=progress)
+    both = [model for model in (target, draft) if model is not None]
+    place = _Place(
+        context_tokens=min(model.max_positions for model in both),
+        vocab_size=min(model.vocab_size for model in both),  # the target may have rows that stand for no token
+        end_ids=texts.end_ids,
+    )
+    with target.open() as passes:
+        answers = _answer_all(passes, texts.prompts, place, progress=progress)
+        piece_tokens = min(PIECE_TOKENS, target.max_positions)
+        sensitivity = _sensitivity(passes, texts.tokens[:SENSITIVITY_TOKENS], piece_tokens, progress=progress)
+    grid = sum((answer.grid for answer in answers), AgreementGrid())
+    draft_grid = None if draft is None else _draft_agreement(draft, answers)
     thresholds = find_thresholds(grid, draft=draft_grid, costs=StepCosts())
     return Calibration(
         int4=grid,
@@ -101,6 +107,17 @@ class _Answer:
     text: tuple[int, ...]
     choices: npt.NDArray[np.int64]
     grid: AgreementGrid
+
+
+def _answer_all(
+    target: ModelPasses, prompts: Sequence[Sequence[int]], place: _Place, *, progress: Progress
+) -> list[_Answer]:
+    answers = []
+    for done, prompt in enumerate(prompts):
+        progress(ProgressEvent("agreement", done, len(prompts)))
+        answers.append(_answer(target, prompt[-(place.context_tokens // 2) :], place))
+    progress(ProgressEvent("agreement", len(prompts), len(prompts)))
+    return answers
 
 
 def _answer(target: ModelPasses, prompt: Sequence[int], place: _Place) -> _Answer:
@@ -134,8 +151,13 @@ def _read(passes: ModelPasses, tokens: Sequence[int], plan: Plan) -> None:
         passes.forward(tokens[start : start + PIECE_TOKENS], start, plan)
 
 
-def _draft_agreement(draft: ModelPasses, answer: _Answer) -> AgreementGrid:
-    """Count how often a draft model's choice is FP16's, given the same text."""
+def _draft_agreement(draft: ModelOnCall, answers: Sequence[_Answer]) -> AgreementGrid:
+    """Count how often a draft model's choice is FP16's, given the same texts."""
+    with draft.open() as passes:
+        return sum((_judge_draft(passes, answer) for answer in answers), AgreementGrid())
+
+
+def _judge_draft(draft: ModelPasses, answer: _Answer) -> AgreementGrid:
     plan, grid = draft.plan(Precision.INT4), AgreementGrid()
     first = len(answer.text) - 1 - len(answer.choices)  # the row that predicts the reply's first token
     _read(draft, answer.text[:first], plan)
@@ -147,15 +169,16 @@ def _draft_agreement(draft: ModelPasses, answer: _Answer) -> AgreementGrid:
     return grid
 
 
-def _sensitivity(target: ModelPasses, tokens: Sequence[int], *, progress: Progress) -> tuple[float, ...]:
+def _sensitivity(
+    target: ModelPasses, tokens: Sequence[int], piece_tokens: int, *, progress: Progress
+) -> tuple[float, ...]:
     """Return for each layer alone in INT4 the mean KL divergence in bits from FP16's distribution.
 
     The text is cut into pieces that begin at position 0, so that one cache serves every plan.
     """
     layers = target.num_layers
     sums = np.zeros(layers)
-    size = min(PIECE_TOKENS, target.max_positions)
-    pieces = [tokens[start : start + size] for start in range(0, len(tokens), size)]
+    pieces = [tokens[start : start + piece_tokens] for start in range(0, len(tokens), piece_tokens)]
     for done, piece in enumerate(pieces):
         reference = _log2_probabilities(target.forward(piece, 0, target.plan(Precision.FP16)))
         weights = np.exp2(reference)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Literal
 from edgeprec.architecture import ModelConfig
 from edgeprec.bundle import CALIBRATION, CHAT_TEMPLATE, GENERATION, TOKENIZER
 from edgeprec.bundle_schema import BundleManifest, FileEntry
-from edgeprec.export.calibrate import Forward, ModelPasses, calibrate
+from edgeprec.export.calibrate import Forward, ModelOnCall, ModelPasses, calibrate
 from edgeprec.export.calibration_texts import CalibrationTexts, read_texts
 from edgeprec.export.checkpoint import Checkpoint, SourceDigest, open_checkpoint
 from edgeprec.export.draft_reader import is_shared_draft, open_draft
@@ -136,24 +136,27 @@ class _Work:
     def _calibrate(self, exports: Mapping[str, ModelExport], open_: OpenForward) -> None:
         if not self.settings.measures_thresholds or self.transaction.is_done("calibration"):
             return
-        with ExitStack() as stack:
-            passes = {role: stack.enter_context(_passes(export, open_)) for role, export in exports.items()}
-            measured = calibrate(
-                passes["target"],
-                self.texts,
-                text_name=self.settings.text_name,
-                progress=self.progress,
-                draft=passes.get("draft"),
-            )
+        models = {role: _on_call(export, open_) for role, export in exports.items()}
+        measured = calibrate(
+            models["target"],
+            self.texts,
+            text_name=self.settings.text_name,
+            progress=self.progress,
+            draft=models.get("draft"),
+        )
         with self.transaction.step("calibration"):
             self.transaction.write_bytes(CALIBRATION, _json_bytes(measured.to_json()))
 
 
-@contextmanager
-def _passes(export: ModelExport, open_: OpenForward) -> Iterator[ModelPasses]:
+def _on_call(export: ModelExport, open_: OpenForward) -> ModelOnCall:
     config = export.checkpoint.config
-    with export.calibration_graph() as graph, open_(graph, config) as forward:
-        yield ModelPasses(forward, config.num_layers, config.max_positions, config.vocab_size)
+
+    @contextmanager
+    def load() -> Iterator[ModelPasses]:
+        with export.calibration_graph() as graph, open_(graph, config) as forward:
+            yield ModelPasses(forward, config.num_layers)
+
+    return ModelOnCall(load, config.max_positions, config.vocab_size)
 
 
 def require_pair(target: Checkpoint, drafter: Checkpoint) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgeprec.export.calibrate import DRAFT_ROWS, REPLY_TOKENS, ModelPasses, calibrate
+from edgeprec.export.calibrate import DRAFT_ROWS, REPLY_TOKENS, ModelOnCall, ModelPasses, calibrate
 from edgeprec.export.calibration_texts import CalibrationTexts
 from edgeprec.export.progress import ProgressEvent, silent
 from edgeprec.precision import Plan, Precision
@@ -19,6 +20,7 @@ VOCABULARY = 50
 LAYERS = 3
 PROMPT = (11, 12, 13)
 TEXT = tuple(range(10, 40)) * 20
+OPEN: list[object] = []
 
 
 @dataclass
@@ -47,16 +49,24 @@ class Counting:
             logits[row, (token + 1 + errs) % self.vocab_size] = 0.2 if errs else 20.0
         return logits
 
-    def as_passes(self) -> ModelPasses:
-        """Return it as calibration wants it."""
-        return ModelPasses(self.forward, LAYERS, self.max_positions, self.vocab_size)
+    def on_call(self) -> ModelOnCall:
+        """Return it as calibration wants it; nothing else may be open while it is."""
+
+        @contextmanager
+        def load() -> Iterator[ModelPasses]:
+            assert not OPEN, "two models in memory"
+            OPEN.append(self)
+            yield ModelPasses(self.forward, LAYERS)
+            OPEN.remove(self)
+
+        return ModelOnCall(load, self.max_positions, self.vocab_size)
 
 
 def run(target: Counting, *, draft: Counting | None = None, **texts: Any) -> Any:
     """Calibrate on one prompt unless told otherwise."""
     known = CalibrationTexts(**({"tokens": TEXT, "prompts": (PROMPT,)} | texts))
-    passes = None if draft is None else draft.as_passes()
-    return calibrate(target.as_passes(), known, text_name="test", progress=silent, draft=passes)
+    passes = None if draft is None else draft.on_call()
+    return calibrate(target.on_call(), known, text_name="test", progress=silent, draft=passes)
 
 
 def test_every_token_of_the_reply_is_judged_once() -> None:
@@ -152,7 +162,7 @@ def test_progress_is_told() -> None:
     """Prompts first, then layers and pieces of the text."""
     told: list[ProgressEvent] = []
     texts = CalibrationTexts(tokens=TEXT, prompts=(PROMPT,) * 3)
-    calibrate(Counting().as_passes(), texts, text_name="test", progress=told.append)
+    calibrate(Counting().on_call(), texts, text_name="test", progress=told.append)
     assert [event.done for event in told if event.stage == "agreement"] == [0, 1, 2, 3]
     assert told[-1].stage == "sensitivity"
     assert told[-1].done == told[-1].total
