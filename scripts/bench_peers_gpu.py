@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -222,12 +223,7 @@ def _is_measured(about: Circumstances, peer: Peer, bench: PeerBench, sequences: 
 def circumstances(
     engine: str, arguments: argparse.Namespace, device: torch.device, meter: Meter | None
 ) -> Circumstances:
-    """Return what the rows of one peer have in common; measures the power at rest, with its weights loaded."""
-    idle: Record = {"watts": None, "seconds": 0.0, "power_mode": None, "note": "no meter: this is no GPU"}
-    if meter is not None:
-        time.sleep(1.0)
-        found = meter.measure_idle(IDLE_S)
-        idle = {"watts": found.watts, "seconds": found.seconds, "power_mode": found.power_mode, "note": found.note}
+    """Return what the rows of one peer have in common."""
     config = json.loads((arguments.target / "config.json").read_text(encoding="utf-8"))
     versions = {name: _version(name) for name in ("transformers", "vllm", "compressed-tensors")}
     return Circumstances(
@@ -248,9 +244,19 @@ def circumstances(
         threads=None,
         repeats=arguments.repeats,
         has_warm_up=True,
-        idle=idle,
+        idle=_idle(meter),
         meter=None if meter is None else {"source": meter.sensor.source, "period_ms": meter.period_ms},
     )
+
+
+@cache
+def _idle(meter: Meter | None) -> Record:
+    """Measure the power at rest once, with the first engine's weights loaded."""
+    if meter is None:
+        return {"watts": None, "seconds": 0.0, "power_mode": None, "note": "no meter: this is no GPU"}
+    time.sleep(1.0)
+    found = meter.measure_idle(IDLE_S)
+    return {"watts": found.watts, "seconds": found.seconds, "power_mode": found.power_mode, "note": found.note}
 
 
 def _report(results: ResultsFile, arguments: argparse.Namespace) -> None:

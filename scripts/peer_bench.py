@@ -115,13 +115,18 @@ def measure(
 
 
 def _prompts_at_once(peer: Peer, bench: PeerBench, sequences: int) -> int:
-    """Warm up with the longest prompts; return how many prompts one call takes to keep a peer busy for a repeat."""
-    longest = sorted((job.tokens for job in bench.prompts.jobs(4 * sequences, repeat=0, new_tokens=1)), key=len)
-    for _ in range(3):  # compile, capture, replay
-        peer.run(longest[-sequences:], new_tokens=min(bench.new_tokens, 24), mark=lambda phase: None)
+    """Warm up; return how many prompts one call takes to keep a peer busy for a repeat.
+
+    The longest prompts and replies come first: a cache of fixed length that had to grow later would be compiled anew.
+    """
+    count = max(len(bench.prompts.of_set), 4 * sequences)
+    by_length = sorted((job.tokens for job in bench.prompts.jobs(count, repeat=0, new_tokens=1)), key=len)
+    for _ in range(2):
+        peer.run(by_length[-sequences:], new_tokens=bench.new_tokens, mark=lambda phase: None)
     if not peer.is_continuous:
         return sequences
-    probe = peer.run(longest, new_tokens=bench.new_tokens, mark=lambda phase: None)
+    some = [job.tokens for job in bench.prompts.jobs(4 * sequences, repeat=0, new_tokens=1)]
+    probe = peer.run(some, new_tokens=bench.new_tokens, mark=lambda phase: None)
     rate = sum(map(len, probe.replies)) / (probe.prefill_s + probe.decode_s)
     return max(int(rate * bench.seconds / bench.new_tokens), 4 * sequences)
 

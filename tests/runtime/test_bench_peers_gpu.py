@@ -152,6 +152,33 @@ def test_joules_of_a_peer(
     assert {"prefill", "decode", "between"} <= set(energy["by_phase"])
 
 
+def test_warm_up_has_the_longest_of_all(
+    load_script: Load, models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No prompt or reply of a repeat is longer than those before the clock started: a fixed cache need not grow."""
+    module, prompts = load_script("peer_bench"), load_script("batch_prompts")
+    seen: list[tuple[int, int]] = []
+    peer_class = load_script("peer_transformers").TransformersPeer
+    run = peer_class.run
+
+    def watched(self: Any, given: Any, *, new_tokens: int, mark: Any) -> Any:
+        seen.append((max(map(len, given)), new_tokens))
+        return run(self, given, new_tokens=new_tokens, mark=mark)
+
+    monkeypatch.setattr(peer_class, "run", watched)
+    peer = peer_class(model=models["target"], eos_token_ids=NEVER, is_compiled=True)
+    texts = prompts.SweepPrompts(lambda text: [len(word) for word in text.split()], most_tokens=40)
+    bench = module.PeerBench(
+        prompts=texts, new_tokens=6, seconds=0.3, meter=None, meter_note=None, has_time=lambda: True
+    )
+    assert module._prompts_at_once(peer, bench, 2) == 2
+    warm = len(seen)
+    module._repeat(peer, bench, sequences=2, count=2, number=1)
+    assert len(seen) > warm
+    assert max(seen[warm:]) <= max(seen[:warm])
+    assert seen[0] == (max(len(job.tokens) for job in texts.jobs(200, repeat=0, new_tokens=1)), 6)
+
+
 def test_no_time(peers: Callable[..., list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is loaded when the time is over."""
     assert peers("--limit-s", "0") == []
