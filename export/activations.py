@@ -18,6 +18,8 @@ from edgeprec.export.quantize_statistics import InputStatistics, SecondMoments
 
 __all__ = ["ActivationStream"]
 
+_BATCH_ROWS = 1024  # prompts are short, and every product of inputs with themselves costs a pass over K x K sums
+
 Tensors = Mapping[str, npt.NDArray[Any]]
 
 
@@ -52,11 +54,19 @@ class ActivationStream:
         moments = {
             name: SecondMoments(self._config.linear_shape(name)[0], with_hessian=self._with_hessian) for name in LINEARS
         }
+        waiting: dict[LinearName, list[npt.NDArray[np.float32]]] = {name: [] for name in LINEARS}
+        rows = 0
         for index, hidden in enumerate(self._windows):
             outputs = run(hidden)
             self._windows[index] = outputs["hidden_out"]
+            rows += len(hidden)
             for name in LINEARS:
-                moments[name].add(outputs[f"{name}_input"])
+                waiting[name].append(outputs[f"{name}_input"])
+            if rows >= _BATCH_ROWS or index + 1 == len(self._windows):
+                for name, inputs in waiting.items():
+                    moments[name].add(np.concatenate(inputs))
+                    inputs.clear()
+                rows = 0
         return {name: accumulated.finish() for name, accumulated in moments.items()}
 
     def head_statistics(self, final_norm: npt.NDArray[np.float32]) -> InputStatistics:
@@ -77,6 +87,7 @@ def _layer_runner(
         raise MissingDependency(package="onnxruntime", purpose="calibration", extra="cpu") from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.add_session_config_entry("session.force_spinning_stop", "1")  # numpy's threads want the cores next
     graph = build_layer_graph(config, layer, tensors).SerializeToString()
     session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]

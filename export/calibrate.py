@@ -30,7 +30,7 @@ Forward = Callable[[Sequence[int], int, Plan], npt.NDArray[np.float32]]
 
 DRAFT_ROWS = 8
 REPLY_TOKENS = 48  # to each of the 40 prompts
-SENSITIVITY_TOKENS = 256
+SENSITIVITY_TOKENS = 96
 PIECE_TOKENS = 32
 
 

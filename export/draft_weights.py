@@ -13,6 +13,7 @@ Anything else stays FP16 under its own name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,18 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from edgeprec.architecture import LINEARS
 from edgeprec.errors import ConfigError
+from edgeprec.export.checkpoint import Checkpoint
 from edgeprec.export.quantize_grid import GridKind, range_grid, round_to_levels
+from edgeprec.export.quantizer import QuantizerSettings, quantize
 from edgeprec.export.tensor_source import FloatArray, TensorSource
+from edgeprec.kernels.reference import dequantize
 
-__all__ = ["Int4GridSource", "pack_on_grid"]
+__all__ = ["Int4GridSource", "lies_on_grid", "pack_on_grid"]
 
 _LEVELS, _SCALES = ".int4", ".scales"
+_SCALE_ERROR = 1e-3  # half of a scale's last bit, in FP16
 
 
 def pack_on_grid(values: npt.NDArray[np.float32], *, group_size: int) -> Mapping[str, npt.NDArray[Any]] | None:
@@ -45,6 +51,23 @@ def pack_on_grid(values: npt.NDArray[np.float32], *, group_size: int) -> Mapping
     if not np.array_equal(_unpack(packed, scales), values.astype(np.float16)):
         return None
     return {_LEVELS: packed, _SCALES: scales}
+
+
+def lies_on_grid(checkpoint: Checkpoint, settings: QuantizerSettings) -> bool:
+    """Whether rounding to nearest in this form of INT4 gives every linear back, but for the last bit of a scale."""
+    rounding = replace(settings, method="rtn")
+    return all(
+        _error(checkpoint.linear(layer, name), rounding) <= _SCALE_ERROR
+        for layer in range(checkpoint.config.num_layers)
+        for name in LINEARS
+    )
+
+
+def _error(weight: npt.NDArray[np.float16], settings: QuantizerSettings) -> float:
+    """Return the norm of what rounding a linear [K, N] changes, over its own."""
+    values = weight.astype(np.float32)
+    change = dequantize(quantize(weight, settings, None).weight) - values
+    return float(np.linalg.norm(change) / max(float(np.linalg.norm(values)), np.finfo(np.float32).tiny))
 
 
 class Int4GridSource:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,7 @@ from edgeprec.export.calibrate import Forward, ModelOnCall, ModelPasses, calibra
 from edgeprec.export.calibration_texts import CalibrationTexts, read_texts
 from edgeprec.export.checkpoint import Checkpoint, SourceDigest, open_checkpoint
 from edgeprec.export.draft_reader import is_shared_draft, open_draft
+from edgeprec.export.draft_weights import lies_on_grid
 from edgeprec.export.model_export import ModelExport
 from edgeprec.export.progress import Progress, ProgressEvent
 from edgeprec.export.settings import ExportSettings
@@ -113,9 +114,10 @@ class _Work:
         )
 
     def _model(self, checkpoint: Checkpoint, role: str, lender: ModelExport | None = None) -> ModelExport:
-        return ModelExport(
-            self.transaction, checkpoint, role, self.settings.quantizer, self.texts.windows, self.progress, lender
-        )
+        settings = self.settings.quantizer
+        if lender is not None and lies_on_grid(checkpoint, settings):
+            settings = replace(settings, method="rtn")  # what was trained in INT4 is INT4 already
+        return ModelExport(self.transaction, checkpoint, role, settings, self.texts.windows, self.progress, lender)
 
     def _write_tokenizer(self, target: Checkpoint) -> None:
         if self.transaction.is_done("tokenizer"):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 import edgeprec
@@ -22,6 +23,7 @@ from edgeprec.bundle_verify import verify_bundle
 from edgeprec.errors import ConfigError, EdgePrecError
 from edgeprec.export import disk
 from edgeprec.export.checkpoint import Checkpoint, open_checkpoint
+from edgeprec.export.distill_int4 import round_to_int4
 from edgeprec.export.draft_facts import DRAFT_FILE, DraftFacts
 from edgeprec.export.draft_reader import is_shared_draft, open_draft
 from edgeprec.export.draft_writer import draft_config_json, write_draft
@@ -229,6 +231,28 @@ def test_calibration_measures_the_shared_draft(target: Path, draft: Path, tmp_pa
     settings = ExportSettings(quantizer=QuantizerSettings(method="clip"))
     output = export_bundle(target, tmp_path / "pair", draft=str(draft), settings=settings)
     assert json.loads((output / "calibration.json").read_text())["draft"] is not None
+
+
+@pytest.mark.parametrize(("has_signed_scales", "quantizer"), [(True, "rtn"), (False, "clip")])
+def test_a_draft_on_its_grid_is_only_rounded(
+    target: Path, tmp_path: Path, has_signed_scales: bool, quantizer: str
+) -> None:
+    """What was trained in INT4 comes back to the bit without being fitted; another kind of grid is fitted to it."""
+    checkpoint = open_checkpoint(str(target))
+    config = replace(checkpoint.config, num_layers=1)
+    weights = weights_of(checkpoint, (1,))
+    for name in (name for name in weights if name.endswith(tuple(f"{linear}.weight" for linear in LINEARS))):
+        weights[name] = round_to_int4(torch.from_numpy(weights[name]), group_size=32).numpy()
+    folder = tmp_path / "draft"
+    write_draft(folder, config, weights, DraftFacts.of(checkpoint, (1,)), {"steps": 0}, group_size=32)
+    settings = QuantizerSettings(method="clip", has_signed_scales=has_signed_scales)
+    output = export_bundle(
+        target, tmp_path / "pair", draft=str(folder), settings=ExportSettings(quantizer=settings, is_calibrated=False)
+    )
+    entry = draft_of(output).entry
+    assert (entry.int4.quantizer, Bundle.open(output).target.entry.int4.quantizer) == (quantizer, "clip")
+    if has_signed_scales:
+        assert max(error.relative_error for error in entry.errors) < 1e-3
 
 
 def refusal(target: Path, draft: Path, tmp_path: Path) -> str:
