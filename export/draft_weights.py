@@ -63,11 +63,12 @@ def lies_on_grid(checkpoint: Checkpoint, settings: QuantizerSettings) -> bool:
     )
 
 
-def _error(weight: npt.NDArray[np.float16], settings: QuantizerSettings) -> float:
+def _error(weight: npt.NDArray[Any], settings: QuantizerSettings) -> float:
     """Return the norm of what rounding a linear [K, N] changes, over its own."""
     values = weight.astype(np.float32)
-    change = dequantize(quantize(weight, settings, None).weight) - values
-    return float(np.linalg.norm(change) / max(float(np.linalg.norm(values)), np.finfo(np.float32).tiny))
+    change = dequantize(quantize(values.astype(np.float16), settings, None).weight) - values
+    size = float(np.linalg.norm(values))
+    return float(np.linalg.norm(change)) / size if size else 0.0
 
 
 class Int4GridSource:
