@@ -26,6 +26,7 @@ __all__ = [
     "DraftScore",
     "contestant_groups",
     "contestants",
+    "in_turn",
     "judged_drafts",
     "measure_drafts",
 ]
@@ -155,7 +156,7 @@ def measure_drafts(
     progress: Progress,
     stage: str = "drafts",
 ) -> DraftComparison:
-    """Let everybody draft for every text, after a few tokens to warm up."""
+    """Let everybody draft for every text in changing order, after a few tokens to warm up."""
     total: dict[Contestant, DraftScore] = defaultdict(DraftScore)
     by_kind: dict[tuple[PromptKind, Contestant], DraftScore] = defaultdict(DraftScore)
     for entrant in entrants if texts else ():
@@ -163,7 +164,7 @@ def measure_drafts(
     for done, text in enumerate(texts):
         before = _plain(session, text)
         runs = {}
-        for index, entrant in enumerate(entrants):
+        for index, entrant in enumerate(in_turn(entrants, done)):
             progress(stage, done * len(entrants) + index, len(texts) * len(entrants))
             runs[entrant] = _run(session, text, entrant)
         after = _plain(session, text)
@@ -173,6 +174,12 @@ def measure_drafts(
                 score.add(reply, rounds, fp16=before, fp16_s=fp16_s)
     progress(stage, len(texts), len(texts))
     return DraftComparison(dict(total), dict(by_kind))
+
+
+def in_turn(entrants: Sequence[Contestant], text: int) -> Sequence[Contestant]:
+    """Return who drafts when for a text: nobody is always first, where caches grow and cores change their work."""
+    first = text % max(len(entrants), 1)
+    return (*entrants[first:], *entrants[:first])
 
 
 def judged_drafts(rounds: Sequence[RoundRecord]) -> Iterator[tuple[float, bool]]:

@@ -20,6 +20,7 @@ from edgeprec.runtime.evaluation_drafts import (
     Contestant,
     contestant_groups,
     contestants,
+    in_turn,
     judged_drafts,
     measure_drafts,
 )
@@ -363,3 +364,12 @@ def test_speed_is_against_fp16_of_the_same_texts(make: MakeRig, calibration: Mak
     assert score.to_json()["speedup_over_fp16"] == pytest.approx(1.0)
     assert score.to_json()["acceptance"] is None
     assert np.sum(score.judged) == 0
+
+
+def test_nobody_drafts_first_in_every_text() -> None:
+    """All of them for every text, and each first once before anybody is first again."""
+    everybody = contestants(has_model=True, lengths=(1, 4))
+    orders = [in_turn(everybody, text) for text in range(len(everybody))]
+    assert all(sorted(order, key=str) == sorted(everybody, key=str) for order in orders)
+    assert {order[0] for order in orders} == set(everybody)
+    assert in_turn((), 3) == ()
