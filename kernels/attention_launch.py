@@ -1,4 +1,4 @@
-"""Attention over the static cache: the launchers."""
+"""Attention over the static cache: the launcher."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from edgeprec.kernels.decoder_shapes import SPLIT_TOKENS, AttentionSpace, KvLayer, RotaryTables
+from edgeprec.kernels.decoder_shapes import SPLIT_TOKENS, AttentionSpace, KvLayer, Turning
 from edgeprec.kernels.target import target_of
 from edgeprec.kernels.triton_attention import attention_join_kernel, attention_kernel
 
-__all__ = ["MAX_TURNED_ROWS", "attend", "rotate_and_attend"]
+__all__ = ["MAX_TURNED_ROWS", "attend"]
 
 MAX_TURNED_ROWS = 16  # every tile of a sequence turns all its new keys: more rows are turned beforehand
 _BLOCK = 64
@@ -21,51 +21,21 @@ _MOST_JOINED_SPLITS = 32  # that one program joins; more are joined by a kernel 
 
 
 def attend(
-    query: torch.Tensor,
-    positions: torch.Tensor,
-    cache: KvLayer,
-    space: AttentionSpace,
-    out: torch.Tensor,
-    *,
-    rows_per_sequence: int,
-    span: int,
-) -> None:
-    """Fill out [M, H, d] from query [M, H, d]; no row sees more than ``span`` keys."""
-    _launch(query, positions, None, None, cache, space, out, rows_per_sequence, span, eps=0.0, new_rows=0)
-
-
-def rotate_and_attend(
-    qkv: torch.Tensor,
-    positions: torch.Tensor,
-    tables: RotaryTables,
-    norms: tuple[torch.Tensor, torch.Tensor] | None,
-    cache: KvLayer,
-    space: AttentionSpace,
-    out: torch.Tensor,
-    *,
-    rows_per_sequence: int,
-    span: int,
-    eps: float,
-) -> None:
-    """Fill the cache and out [M, H, d] from qkv [M, (H + 2 H_kv) d], at most MAX_TURNED_ROWS a sequence."""
-    new_rows = 1 if rows_per_sequence == 1 else MAX_TURNED_ROWS
-    _launch(qkv, positions, tables, norms, cache, space, out, rows_per_sequence, span, eps=eps, new_rows=new_rows)
-
-
-def _launch(
     source: torch.Tensor,
     positions: torch.Tensor,
-    tables: RotaryTables | None,
-    norms: tuple[torch.Tensor, torch.Tensor] | None,
     cache: KvLayer,
     space: AttentionSpace,
     out: torch.Tensor,
+    *,
     rows_per_sequence: int,
     span: int,
-    *,
-    eps: float,
-    new_rows: int,
+    turning: Turning | None = None,
 ) -> None:
+    """Fill out [M, H, d]; no row sees more than ``span`` keys.
+
+    ``source`` holds queries [M, H, d] whose keys are in the cache, or with ``turning`` the output of the linear,
+    [M, (H + 2 H_kv) d], at most MAX_TURNED_ROWS a sequence: queries and keys are turned, and the cache is written.
+    """
     rows, heads, width = out.shape
     kv_heads, capacity = cache.keys.shape[1:3]
     group = heads // kv_heads
@@ -75,8 +45,10 @@ def _launch(
     d = max(16, 1 << (width - 1).bit_length())
     has_pdl = target_of(source.device).has_dependent_launch
     options: dict[str, Any] = {"launch_pdl": True} if has_pdl else {}
-    cos, sin = (space.sums, space.sums) if tables is None else tables
+    cos, sin = (space.sums, space.sums) if turning is None else turning.tables  # something, where nothing is read
+    norms = None if turning is None else turning.norms
     q_norm, k_norm = (cos, cos) if norms is None else norms
+    new_rows = 0 if turning is None else 1 if rows_per_sequence == 1 else MAX_TURNED_ROWS
     attention_kernel[(splits, kv_heads, tiles)](
         source,
         positions,
@@ -94,7 +66,7 @@ def _launch(
         capacity,
         space.splits,
         math.log2(math.e) / math.sqrt(width),
-        eps,
+        0.0 if turning is None else turning.eps,
         HEADS=heads,
         KV_HEADS=kv_heads,
         WIDTH=width,

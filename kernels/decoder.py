@@ -10,7 +10,7 @@ import torch
 
 from edgeprec.errors import KernelError
 from edgeprec.kernels import torch_decoder
-from edgeprec.kernels.decoder_shapes import SPLIT_TOKENS, AttentionSpace, KvLayer, RotaryTables
+from edgeprec.kernels.decoder_shapes import SPLIT_TOKENS, AttentionSpace, KvLayer, RotaryTables, Turning
 from edgeprec.kernels.dispatch import kernel_backend
 
 __all__ = ["attend", "embed", "rms_norm", "rotate", "rotate_and_attend"]
@@ -139,17 +139,9 @@ def rotate_and_attend(
             is_whole = positions.shape == (rows,) and rows % rows_per_sequence == 0
             is_grouped = heads % cache.keys.shape[1] == 0 and cache.keys.shape[3] == width
             _require(qkv.shape == wanted and is_whole and is_grouped, "rotate_and_attend", qkv, positions, out)
-            attention_launch.rotate_and_attend(
-                qkv,
-                positions,
-                tables,
-                norms,
-                cache,
-                space,
-                out,
-                rows_per_sequence=rows_per_sequence,
-                span=span,
-                eps=eps,
+            turning = Turning(tables, norms, eps)
+            attention_launch.attend(
+                qkv, positions, cache, space, out, rows_per_sequence=rows_per_sequence, span=span, turning=turning
             )
             return out
     rotate(

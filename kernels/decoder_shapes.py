@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["SPLIT_TOKENS", "AttentionSpace", "KvLayer", "RotaryTables"]
+__all__ = ["SPLIT_TOKENS", "AttentionSpace", "KvLayer", "RotaryTables", "Turning"]
 
 SPLIT_TOKENS = 128  # keys one program attends to, whatever the context: part of what fixes a row's bits
 
@@ -23,6 +23,14 @@ class RotaryTables(NamedTuple):
 
     cos: torch.Tensor
     sin: torch.Tensor
+
+
+class Turning(NamedTuple):
+    """What is done to queries and keys before they meet: norms float32 [d] where there are any, then angles."""
+
+    tables: RotaryTables
+    norms: tuple[torch.Tensor, torch.Tensor] | None
+    eps: float  # of the norms
 
 
 class AttentionSpace(NamedTuple):

@@ -97,7 +97,6 @@ def _launch(
     rows, (n, k) = x.shape[0], weight.shape
     block = next((block for block in _ROW_BLOCKS if rows <= block), _ROW_BLOCKS[-1])
     steps = -(-k // (config.bk * config.split))
-    is_even = k == steps * config.bk * config.split
     launch: dict[str, Any] = {"launch_pdl": True} if target.has_dependent_launch else {}
     fp16_rows_kernel[(-(-n // config.bn), -(-rows // block), config.split)](
         x,
@@ -117,16 +116,9 @@ def _launch(
         STAGES=config.stages,
         HAS_BIAS=bias is not None,
         HAS_RESIDUAL=residual is not None,
-        EVEN_K=is_even,
-        PREFETCH=_lines(config, steps * config.bk * weight.element_size()) if is_even else 0,
+        EVEN_K=k == steps * config.bk * config.split,
         SWIGLU=is_swiglu,
         USE_PDL=target.has_dependent_launch,
         num_warps=config.warps,
         **launch,
     )
-
-
-def _lines(config: Fp16Config, row_bytes: int) -> int:
-    """Return how many lines of 128 bytes of each output are prefetched: a power of two, all inside its part of K."""
-    lines = min(config.prefetch, row_bytes // 128)
-    return 1 << lines.bit_length() - 1 if lines else 0

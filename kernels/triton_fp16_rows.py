@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from edgeprec.kernels.triton_parts import finish, prefetch_l2
+from edgeprec.kernels.triton_parts import finish
 
 __all__ = ["fp16_rows_kernel"]
 
@@ -35,7 +35,6 @@ def fp16_rows_kernel(
     HAS_BIAS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     EVEN_K: tl.constexpr,
-    PREFETCH: tl.constexpr,
     SWIGLU: tl.constexpr,
     USE_PDL: tl.constexpr,
 ):
@@ -45,8 +44,7 @@ def fp16_rows_kernel(
     y_ptr, residual_ptr [M, N] contiguous and bias_ptr [N], each in the same type or float32
 
     With SPLIT > 1 part ``program_id(2)``, float32 [SPLIT, M, N] without bias and residual. EVEN_K: the SPLIT parts of
-    K_STEPS steps of BK cover K exactly. PREFETCH lines of 128 bytes an output are asked for before the previous kernel
-    ends: between the linears of a decoding step the memory would else be idle.
+    K_STEPS steps of BK cover K exactly.
 
     SWIGLU: N = 2 I, SPLIT = 1, half of a program's outputs are a gate's, half their up's; y [M, I] = silu(gate) * up.
     """
@@ -62,9 +60,6 @@ def fp16_rows_kernel(
         output = tl.minimum(n, n_size - 1)
     if USE_PDL:
         gdc_launch_dependents()
-        if PREFETCH > 0:
-            line = first_k + tl.arange(0, PREFETCH) * (128 // (w_ptr.dtype.element_ty.primitive_bitwidth // 8))
-            prefetch_l2(w_ptr + output.to(tl.int64)[:, None] * k_size + line[None, :])
         gdc_wait()
     m = tl.program_id(1) * BM + tl.arange(0, BM)
     k = first_k + tl.arange(0, BK)

@@ -241,7 +241,7 @@ def int4_rows_kernel(
 
     if STAGES == 0:
         v = tl.load(words, cache_modifier=".cg")
-    if USE_PDL and PREFETCH > 0:
+    elif USE_PDL and PREFETCH > 0:
         row = tl.arange(0, WN * R)[:, None]
         tile = row // R * (1 if SWIGLU else R) + row % R * TILE_STEP
         lines = tile * (K_TILES * 512) + tl.arange(0, PREFETCH)[None, :] * 64

@@ -85,7 +85,6 @@ class Fp16Config:
     split: int
     stages: int
     warps: int
-    prefetch: int = 0  # lines of 128 bytes an output
 
 
 def int4_config(

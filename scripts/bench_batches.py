@@ -30,6 +30,7 @@ from batch_table import batch_table, crossovers, way_of
 from checkpoint_source import load_tokenizer
 from decode_pair import SHAPES, LoadedModel, load_pair
 from results_file import ResultsFile, key_of
+from sweep_arguments import add_sweep_arguments
 
 from edgeprec.config import DrafterKind, GenerationConfig, Mode
 from edgeprec.devices.board import read_board
@@ -297,24 +298,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shape", choices=SHAPES, default="8b")
     parser.add_argument("--group-size", type=int, default=128)
     parser.add_argument("--keep-draft-grid", action="store_true", help="INT4 of the draft in the blocks it learned in")
-    parser.add_argument("--batches", type=_counts, default=[1, 2, 4, 8, 16, 32, 64], metavar="LIST")
-    parser.add_argument("--configs", type=_names, metavar="LIST", help="such as 'fp16,int4,draft K=5,draft adaptive'")
-    parser.add_argument("--prompt-tokens", type=int, default=128, help="longer prompts of the set are left out")
-    parser.add_argument("--tokens", type=int, default=128, help="of a reply at most")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of measuring a repeat")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--limit-s", type=float, help="stop after so many seconds and print what there is")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE.jsonl", help="keep results here, and go on from it")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table here")
+    add_sweep_arguments(parser, ways="such as 'fp16,int4,draft K=5,draft adaptive'", batches=(1, 2, 4, 8, 16, 32, 64))
     return parser.parse_args()
-
-
-def _counts(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part]
-
-
-def _names(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 if __name__ == "__main__":

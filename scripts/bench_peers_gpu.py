@@ -35,6 +35,7 @@ from peer_bench import Peer, PeerBench, measure
 from peer_transformers import TransformersPeer, load_model
 from peer_vllm import VllmPeer, open_engine
 from results_file import ResultsFile, key_of
+from sweep_arguments import add_sweep_arguments
 
 from edgeprec.config import Mode
 from edgeprec.devices.board import read_board
@@ -282,24 +283,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--draft", type=Path, metavar="FOLDER", help="the draft, written by widen.py too")
     parser.add_argument("--int4", type=Path, metavar="FOLDER", help="the target in compressed-tensors")
     parser.add_argument("--vllm", action="store_true", help="measure vLLM too")
-    parser.add_argument("--configs", type=_names, metavar="LIST", help=f"of {', '.join((*HF_WAYS, *VLLM_WAYS))}")
-    parser.add_argument("--batches", type=_counts, default=[1, 8], metavar="LIST")
-    parser.add_argument("--prompt-tokens", type=int, default=128, help="longer prompts of the set are left out")
-    parser.add_argument("--tokens", type=int, default=128, help="of a reply at most")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of measuring a repeat")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--limit-s", type=float, help="stop after so many seconds and print what there is")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE.jsonl", help="keep results here, and go on from it")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table here")
+    add_sweep_arguments(parser, ways=f"of {', '.join((*HF_WAYS, *VLLM_WAYS))}", batches=(1, 8))
     return parser.parse_args()
-
-
-def _counts(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part]
-
-
-def _names(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 if __name__ == "__main__":

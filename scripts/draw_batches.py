@@ -10,7 +10,6 @@ measured at one batch only stand in no line picture.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from batch_table import OWN_ENGINE, way_of
 from log_chart import LogChart, LogSeries, Point, draw_log_chart
 from phase_chart import Column, PhaseChart, draw_phase_chart
-from results_file import key_of, read_results
+from results_file import key_of, read_objects, read_results
 
 __all__ = ["draw"]
 
@@ -43,13 +42,7 @@ def main() -> None:
 
 def read_replies(path: Path) -> Iterator[Record]:
     """Yield the replies of ``bench_decode.py`` in a file."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict) and value.get("type") == "reply":
-            yield value
+    return (value for value in read_objects(path) if value.get("type") == "reply")
 
 
 def draw(records: Sequence[Record], replies: Sequence[Record], *, ways: Sequence[str] | None) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgeprec.bench_results import SCHEMA, SCHEMA_VERSION
 
-__all__ = ["ResultsFile", "key_of", "read_results"]
+__all__ = ["ResultsFile", "key_of", "read_objects", "read_results"]
 
 Record = dict[str, Any]
 
@@ -25,18 +25,21 @@ def key_of(record: Record) -> Hashable:
     return (record["engine"], record["engine_device"], *model, *settings, *asked)
 
 
-def read_results(path: Path) -> Iterator[Record]:
-    """Yield the results a file holds; a line that was cut off is left out, and so are those of other schemas."""
+def read_objects(path: Path) -> Iterator[Record]:
+    """Yield the objects of a file of JSON lines; a line that was cut off is left out."""
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            record = json.loads(line)
+            value = json.loads(line)
         except ValueError:
             continue
-        if isinstance(record, dict) and (record.get("schema"), record.get("schema_version")) == (
-            SCHEMA,
-            SCHEMA_VERSION,
-        ):
-            yield record
+        if isinstance(value, dict):
+            yield value
+
+
+def read_results(path: Path) -> Iterator[Record]:
+    """Yield the results a file holds, without those of other schemas."""
+    wanted = (SCHEMA, SCHEMA_VERSION)
+    return (record for record in read_objects(path) if (record.get("schema"), record.get("schema_version")) == wanted)
 
 
 @dataclass(slots=True)

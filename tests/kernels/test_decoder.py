@@ -10,7 +10,7 @@ import torch
 
 from edgeprec.errors import KernelError
 from edgeprec.kernels import decoder, torch_decoder
-from edgeprec.kernels.decoder_shapes import SPLIT_TOKENS, AttentionSpace, KvLayer, RotaryTables
+from edgeprec.kernels.decoder_shapes import SPLIT_TOKENS, AttentionSpace, KvLayer, RotaryTables, Turning
 
 attention_launch = pytest.importorskip("edgeprec.kernels.attention_launch")
 decoder_launch = pytest.importorskip("edgeprec.kernels.decoder_launch")
@@ -89,17 +89,15 @@ def run_in_one(
     device, rows, capacity = str(qkv.device), qkv.shape[0], cache.keys.shape[2]
     out = torch.full((rows, heads.query, heads.width), math.nan, dtype=torch.float16, device=device)
     space = make_space(rows, heads, device, splits=-(-capacity // SPLIT_TOKENS))
-    attention_launch.rotate_and_attend(
+    attention_launch.attend(
         qkv,
         int32(positions, device),
-        tables(capacity, heads.width // 2, device),
-        norms,
         cache,
         space,
         out,
         rows_per_sequence=per_sequence,
         span=capacity,
-        eps=EPS,
+        turning=Turning(tables(capacity, heads.width // 2, device), norms, EPS),
     )
     assert not space.arrived.any(), "the next pass counts from 0"
     return out

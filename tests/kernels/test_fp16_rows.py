@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,14 +78,6 @@ def test_swiglu_in_one_kernel_has_the_bits_of_two(device: str, rows: int) -> Non
     separate = torch.empty(rows, 96, dtype=torch.float16, device=device)
     sum_parts_swiglu(gate_up.unsqueeze(0), separate)
     assert torch.equal(fp16_rows_swiglu(x, weight, WHOLE), separate)
-
-
-def test_prefetching_changes_nothing(device: str) -> None:
-    """Lines asked for early, more than an output has included, and the tail of K."""
-    x, weight = randn(2, 200, device=device), randn(70, 200, device=device, seed=1)
-    for config in (WHOLE, SPLIT):
-        early = fp16_rows(x, weight, replace(config, prefetch=64))
-        assert torch.equal(early, fp16_rows(x, weight, config))
 
 
 def test_refusals(device: str) -> None:
