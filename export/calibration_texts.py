@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from edgeprec.errors import ConfigError
 from edgeprec.export.checkpoint import Checkpoint
-from edgeprec.export.distill_prompts import TextCodec
+from edgeprec.export.text_codec import TextCodec
 from edgeprec.prompts import PromptKind, load_prompts
 
 __all__ = ["CalibrationTexts", "read_texts"]

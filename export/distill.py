@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     import torch
 
     from edgeprec.export.distill_model import Decoder
-    from edgeprec.export.distill_prompts import TextCodec
     from edgeprec.export.distill_samples import Samples
     from edgeprec.export.distill_state import TrainingState
+    from edgeprec.export.text_codec import TextCodec
 
 __all__ = ["DistilledDraft", "distill"]
 
@@ -126,7 +126,7 @@ class _Work:
 
     def run(self) -> DistilledDraft:
         from edgeprec.export.distill_data import encode_text
-        from edgeprec.export.distill_prompts import TextCodec
+        from edgeprec.export.text_codec import TextCodec
 
         device = choose_device(self.settings.device)
         codec = TextCodec.of(self.checkpoint.tokenizer)

@@ -9,10 +9,11 @@ import torch
 
 from edgeprec.errors import ConfigError
 from edgeprec.export.distill_model import Decoder
-from edgeprec.export.distill_prompts import PromptWriter, TextCodec
+from edgeprec.export.distill_prompts import PromptWriter
 from edgeprec.export.distill_samples import Samples
 from edgeprec.export.distill_sampling import Row, Sampler
 from edgeprec.export.progress import Progress, ProgressEvent
+from edgeprec.export.text_codec import TextCodec
 
 __all__ = ["LEAST_TEXT_TOKENS", "OPENING_TOKENS", "continue_greedily", "encode_text", "write_samples"]
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from edgeprec.export.distill_acceptance import Acceptance, count_acceptance
 from edgeprec.export.distill_data import continue_greedily
 from edgeprec.export.distill_model import Decoder
-from edgeprec.export.distill_prompts import TextCodec
 from edgeprec.export.distill_samples import Samples
+from edgeprec.export.text_codec import TextCodec
 from edgeprec.prompts import PromptKind, load_prompts
 
 __all__ = ["Probe"]

@@ -12,7 +12,7 @@ from edgeprec.export.checkpoint import open_checkpoint
 from edgeprec.export.distill_layers import take_layers
 from edgeprec.export.distill_model import Decoder, load_decoder
 from edgeprec.export.distill_probe import Probe
-from edgeprec.export.distill_prompts import TextCodec
+from edgeprec.export.text_codec import TextCodec
 from edgeprec.prompts import PromptKind, load_prompts
 
 POSITIONS, NEW_TOKENS = 40, 12

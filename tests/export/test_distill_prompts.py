@@ -12,8 +12,9 @@ import pytest
 
 from edgeprec.errors import ConfigError
 from edgeprec.export.distill_data import encode_text
-from edgeprec.export.distill_prompts import PromptWriter, TextCodec
+from edgeprec.export.distill_prompts import PromptWriter
 from edgeprec.export.distill_sampling import Row
+from edgeprec.export.text_codec import TextCodec
 from edgeprec.export.tokenizer_files import TokenizerFiles
 from edgeprec.prompts import PromptSet, load_prompts
 
