@@ -186,6 +186,7 @@ class ModelDrafter:
         if pending and ahead.drafts:
             return ahead.drafts.pop(0)
         tokens = [*history, *pending]
+        self._catch_up(tokens)
         while self._knows(rows := self._next_rows(tokens)):
             is_last = self.cached + len(rows) == len(tokens)
             if is_last and ahead.engine is not None and len(rows) <= _FUSED_ROWS:
@@ -195,6 +196,14 @@ class ModelDrafter:
             if is_last:
                 return self._chosen(logits, tokens)
         return None
+
+    def _catch_up(self, tokens: Sequence[int]) -> None:
+        """Run what rounds without drafts left out like a prompt, but for what fits into the first draft's pass."""
+        plan = Plan.uniform(Precision.FP16, num_layers=self.engine.info.num_layers)
+        while (lacking := len(tokens) - self.cached) > _FUSED_ROWS and self._knows(tokens):
+            rows = self._next_rows(tokens)[: lacking - 1]
+            self._run(rows, plan)
+            self.passes.add(plan, rows=len(rows))
 
     def rewind(self, length: int) -> None:
         """Keep the first ``length`` tokens of the cache, and forget drafts the round did not take."""

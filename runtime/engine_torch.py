@@ -30,6 +30,7 @@ MAX_DRAFT_TOKENS = 8
 MAX_INT4_ROWS = 16  # three levels: a draft of the longest kind and the token before it
 _SPANS = (4096, 16_384, 65_536)  # attention launches are sized for one of these, or for the whole context
 _VERIFY_ROWS = range(1, 17)
+_PIECES = (32, 64)  # rows of a prompt's passes, filled up to one of these: any length takes passes that are captured
 # (rows, tokens) of drafts. A draft model lacks one token more after full acceptance, and all that FP16 decoded alone:
 # those are caught up with while few tokens are asked for.
 _DRAFTS = (*product((1, 2), range(1, MAX_DRAFT_TOKENS + 1)), *product(range(3, 17), (1, 2)))
@@ -140,7 +141,13 @@ class TorchEngine:
 
     def forward(self, tokens: Sequence[int], *, position: int, plan: Plan) -> DeviceStep:
         """Run ``tokens`` at ``position`` of sequence 0; see the protocol."""
-        return self.forward_batch([tokens], positions=[position], plan=plan).step
+        width = self._filled(len(tokens))
+        return self.forward_batch([tokens], positions=[position], plan=plan, width=width).step.first(len(tokens))
+
+    def _filled(self, rows: int) -> int:
+        if rows <= _VERIFY_ROWS[-1] or self._graphs.capture is None:
+            return rows
+        return min(next((piece for piece in _PIECES if rows <= piece), rows), max(rows, self._info.max_rows))
 
     def forward_batch(
         self, tokens: Sequence[Sequence[int]], *, positions: Sequence[int], plan: Plan, width: int = 0
@@ -188,7 +195,7 @@ class TorchEngine:
         return tuple(checked(row, index, vocabulary=vocabulary) for index, row in enumerate(facts))
 
     def warm_up(self, *, int4_rows: int = 1) -> None:
-        """Compile and capture the passes that decoding uses: FP16 of 1 to 16 rows, INT4, drafts.
+        """Compile and capture the passes that a text uses: FP16 of 1 to 16 rows and of prompts, INT4, drafts.
 
         ``int4_rows`` is how many rows an INT4 pass may have: more than 1 where a draft model's tokens are verified by
         it. The first slots of the cache are overwritten: call it before there is any text.
@@ -196,8 +203,8 @@ class TorchEngine:
         fp16, int4 = (Plan.uniform(kind, num_layers=self._info.num_layers) for kind in (Precision.FP16, Precision.INT4))
         vocabulary = self._info.vocab_size
         for _ in range(2):  # the first run compiles, the second captures
-            for rows in _VERIFY_ROWS:
-                if rows <= self._context_tokens:
+            for rows in (*_VERIFY_ROWS, *_PIECES):
+                if rows <= min(self._context_tokens, self._info.max_rows):
                     self.forward([0] * rows, position=0, plan=fp16)
             for rows in range(1, int4_rows + 1):
                 if rows <= self._context_tokens:

@@ -126,8 +126,12 @@ class DeviceStep:
             return self._fetched().facts(row)
         if self._facts is None:
             self._require_current()
-            self._facts = self._io.facts()
+            self._facts = self._io.facts()[: self._logits.shape[0]]
         return checked(self._facts[row], row, vocabulary=self._logits.shape[1])
+
+    def first(self, rows: int) -> DeviceStep:
+        """Return the same pass without the rows beyond: they filled it up and mean nothing."""
+        return DeviceStep(self._io, self._logits[:rows], self._is_current)
 
     def narrowed(self, vocabulary: int) -> StepResult:
         """Return the logits of the first ``vocabulary`` ids alone."""

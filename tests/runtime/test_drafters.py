@@ -76,6 +76,23 @@ def test_model_drafter_feeds_the_last_draft_token_after_full_acceptance(make_dra
     assert drafter.passes.all_passes == 4 * 5
 
 
+def test_model_drafter_catches_up_as_with_a_prompt(make_drafter: MakeDrafter) -> None:
+    """After many tokens of FP16 alone, what its cache lacks runs in FP16, as a prompt does, up to the last token."""
+    drafter = make_drafter(max_rows=32, context_tokens=100)
+    drafter.prefill([1, 2])
+    tokens = [token % 26 for token in range(80)]
+    draft = drafter.propose(tokens, [], INT4)
+    assert [(p.position, len(p.tokens), p.is_fp16) for p in drafter.engine.passes] == [
+        (0, 2, True),
+        (2, 32, True),
+        (34, 32, True),
+        (66, 14, False),
+    ]
+    assert drafter.cached == 80
+    assert draft is not None
+    assert [draft.token] == drafter.engine.model.decode(tokens, 1)
+
+
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.data())
 def test_model_drafter_follows_any_history(make_drafter: MakeDrafter, data: st.DataObject) -> None:

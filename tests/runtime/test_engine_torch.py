@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -179,6 +179,29 @@ def test_facts_need_no_copy_of_the_logits(engine: TorchEngine) -> None:
     assert facts.entropy_bits == pytest.approx(float(-(p * np.log2(p)).sum()), abs=1e-4)
     assert facts.margin == pytest.approx(first - second, abs=1e-5)
     assert step.facts(1) == facts
+
+
+def test_prompts_of_any_length_take_two_kinds_of_passes(engine: TorchEngine) -> None:
+    """A GPU captures passes by their rows: those of prompts are filled up, which changes no row and adds none."""
+    lengths = (17, 23, 32, 33, 60, 64)
+    expected = [run(engine, 0, rows) for rows in lengths]
+    kinds: list[Any] = []
+
+    def capture(body: Callable[[], None]) -> Any:
+        kinds.append(body)
+        return SimpleNamespace(replay=body)
+
+    try:
+        engine.graphs.capture = capture
+        for _ in range(2):
+            for rows, logits in zip(lengths, expected, strict=True):
+                step = engine.forward(TEXT[:rows], position=0, plan=FP16)
+                assert step.facts(-1).argmax == logits[-1].argmax()
+                np.testing.assert_array_equal(step.logits, logits)
+    finally:
+        engine.graphs.capture = None
+        engine.graphs.clear()
+    assert len(kinds) == 2
 
 
 def test_a_pass_is_read_before_the_next_one(engine: TorchEngine) -> None:

@@ -78,6 +78,9 @@ def test_warming_up_leaves_nothing_to_capture(rig: Rig) -> None:
     for plan, most in ((FP16, 16), (INT4, MAX_INT4_ROWS)):
         for rows in range(1, most + 1):
             rig.graphs.forward(TEXT[:rows], position=0, plan=plan)
+    for rows in (17, 40, 64):  # of prompts
+        step = rig.graphs.forward(TEXT[:rows], position=0, plan=FP16)
+        assert step.facts(-1).argmax == step.logits[rows - 1].argmax()
     assert rig.graphs.first_passes == before
     rig.graphs.forward(TEXT[: MAX_INT4_ROWS + 1], position=0, plan=INT4)
     assert rig.graphs.first_passes == before + 1
