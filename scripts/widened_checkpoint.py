@@ -113,7 +113,6 @@ def _write_shards(
             continue
         started, scratch = time.monotonic(), part / f".{file}"
         tensors = make()
-        _require_finite(tensors)
         save_file(tensors, scratch, metadata={"format": "pt"})
         scratch.chmod(0o644)
         with scratch.open("rb") as written:
@@ -126,15 +125,18 @@ def _write_shards(
 def _shards(source: WeightSource, config: ModelConfig) -> Iterator[tuple[list[str], Callable[[], Tensors]]]:
     """Yield the names of each file's tensors and what makes them."""
     embedding, head, norm = (HF_ROLE_NAMES[role] for role in ("embedding", "head", "final_norm"))
-    yield [embedding], lambda: {embedding: _held(source.matrix("embed"))}
+    yield [embedding], lambda: {embedding: _held(embedding, source.matrix("embed"))}
     roles = layer_shapes(config)
     for layer in range(config.num_layers):
         names = [HF_ROLE_NAMES[role].format(layer=layer) for role in roles]
         yield names, lambda layer=layer: _layer(source, config, layer)  # type: ignore[misc]
     if config.tied_embeddings:
-        yield [norm], lambda: {norm: _held(source.vector("final_norm"))}
+        yield [norm], lambda: {norm: _held(norm, source.vector("final_norm"))}
     else:
-        yield [norm, head], lambda: {norm: _held(source.vector("final_norm")), head: _held(source.matrix("head"))}
+        yield (
+            [norm, head],
+            lambda: {norm: _held(norm, source.vector("final_norm")), head: _held(head, source.matrix("head"))},
+        )
 
 
 def _layer(source: WeightSource, config: ModelConfig, layer: int) -> Tensors:
@@ -144,21 +146,24 @@ def _layer(source: WeightSource, config: ModelConfig, layer: int) -> Tensors:
         rows = source.matrix(f"layers.{layer}.{linear}")
         parts = LINEAR_PARTS[linear]
         for role, values in zip(parts, rows.split([shapes[role][0] for role in parts]), strict=True):
-            tensors[HF_ROLE_NAMES[role].format(layer=layer)] = _held(values)
+            name = HF_ROLE_NAMES[role].format(layer=layer)
+            tensors[name] = _held(name, values)
     for role in ("input_norm", "post_attention_norm"):
-        tensors[HF_ROLE_NAMES[role].format(layer=layer)] = _held(source.vector(f"layers.{layer}.{role}"))
+        name = HF_ROLE_NAMES[role].format(layer=layer)
+        tensors[name] = _held(name, source.vector(f"layers.{layer}.{role}"))
     return tensors
 
 
-def _held(values: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of its own in FP16, on the host."""
-    return values.half().cpu().clone(memory_format=torch.contiguous_format)
+def _held(name: str, values: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of its own in FP16, on the host.
 
-
-def _require_finite(tensors: Tensors) -> None:
-    for name, values in tensors.items():
-        if not bool(torch.isfinite(values).all()):
-            raise ConfigError(f"{name} of the widened model has values beyond FP16: take another source")
+    Raises:
+        ConfigError: a value is not finite in FP16.
+    """
+    half = values.half()
+    if not bool(torch.isfinite(half).all()):  # asked where the tensor was made: a GPU answers at once
+        raise ConfigError(f"{name} of the widened model has values beyond FP16: take another source")
+    return half.cpu().clone(memory_format=torch.contiguous_format)
 
 
 def _write_index(part: Path, files: dict[str, list[str]]) -> None:
