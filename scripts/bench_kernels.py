@@ -1,7 +1,7 @@
 """Time the kernels against cuBLAS, tinygemm and gemlite.
 
     python scripts/bench_kernels.py [-o FILE.json] [--no-gemlite]        the whole table
-    python scripts/bench_kernels.py --must [--limit-s 60] [-o FILE.jsonl]
+    python scripts/bench_kernels.py --must [--limit-s 60] [-o FILE.jsonl] [--no-gemlite]
                                                                          the figures to reach, met or missed by how much
     python scripts/bench_kernels.py --ablate [-o FILE.jsonl]             what bounds 16 rows (kernel_ablation.py)
 
@@ -13,7 +13,6 @@ smallest and second largest. GB/s count weights and scales once.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import multiprocessing
 import os
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from kernel_gemlite import gemlite_launch, gemlite_layers, has_gemlite
 from kernel_musts import FP16_ROWS, Times, judge, summarize
 from kernel_timing import GROUP_SIZE, HEAD, LLAMA_8B, Arena, Timing, measure, read_bandwidth_gb_per_s
 
@@ -118,7 +118,7 @@ def compile_ours(case: tuple[int, int, int]) -> None:
     torch.cuda.synchronize()
 
 
-def bench_musts(limit_s: float, output: Path | None) -> None:
+def bench_musts(limit_s: float, output: Path | None, *, uses_gemlite: bool) -> None:
     """Measure the figures to reach, one shape after the other, and print verdicts."""
     started, times = time.monotonic(), Times()
     context = multiprocessing.get_context("spawn")
@@ -130,16 +130,17 @@ def bench_musts(limit_s: float, output: Path | None) -> None:
         until_s = time.monotonic() + max(1.0, started + limit_s - time.monotonic()) / (len(SHAPES) - index)
         arena = Arena()
         dense, int4, tiny = arena.fp16(n, k), arena.int4(n, k), tinygemm_weights(n, k)
+        gemlite = gemlite_layers(n, k) if uses_gemlite and (n, k) != HEAD else []  # it ships no schedule for a head
         for m in MUST_ROWS:
             if time.monotonic() > until_s:
                 print(f"{n}x{k}: {m} rows and what follows left out, the time is up")
                 break
-            for kernel, (launch, copies) in must_launches(m, k, dense, int4, tiny).items():
+            for kernel, (launch, copies) in must_launches(m, k, dense, int4, tiny, gemlite).items():
                 launch(0)
                 timing = measure(launch, copies)
                 times[kernel, m, n, k] = timing
                 lines.append({"kind": "timing", "kernel": kernel, "rows": m, "n": n, "k": k, **asdict(timing)})
-        del dense, int4, tiny, arena
+        del dense, int4, tiny, gemlite, arena
         torch.cuda.empty_cache()
     verdicts = judge(times)
     for line in [must_table(times), *summarize(verdicts), f"{time.monotonic() - started:.0f} s"]:
@@ -153,6 +154,7 @@ def must_launches(
     dense: list[torch.Tensor],
     int4: list[DeviceInt4Weight],
     tiny: tuple[list[torch.Tensor], torch.Tensor],
+    gemlite: list[Any],
 ) -> dict[str, tuple[Launch, int]]:
     """Return what is timed for M rows, with the number of weights it rotates through."""
     x = torch.randn(m, k, dtype=torch.float16, device="cuda")
@@ -162,6 +164,8 @@ def must_launches(
         "edgeprec int4": (lambda i: dispatch.int4_linear(x, int4[i]), len(int4)),
         "tinygemm": (lambda i: torch._weight_int4pack_mm(brain, packed[i], GROUP_SIZE, scales), len(packed)),
     }
+    if gemlite:
+        launches["gemlite"] = (gemlite_launch(gemlite, x), len(gemlite))
     if m <= FP16_ROWS:
         launches["edgeprec fp16"] = (lambda i: dispatch.fp16_linear(x, dense[i]), len(dense))
     return launches
@@ -169,14 +173,15 @@ def must_launches(
 
 def must_table(times: Times) -> str:
     """Return Markdown: microseconds of every kernel, our ratios over cuBLAS in brackets."""
-    lines = ["| N x K | rows | cuBLAS FP16 | edgeprec int4 | tinygemm | edgeprec fp16 |", "|---|---|---|---|---|---|"]
+    kernels = ("edgeprec int4", "tinygemm", "gemlite", "edgeprec fp16")
+    lines = [f"| N x K | rows | cuBLAS FP16 | {' | '.join(kernels)} |", "|---" * (len(kernels) + 3) + "|"]
     for n, k in SHAPES.values():
         for m in ROWS:
             base = times.get(("cublas fp16", m, n, k))
             if base is None:
                 continue
             cells = [f"{n}x{k}", str(m), f"{base.median_us:.1f}"]
-            for kernel in ("edgeprec int4", "tinygemm", "edgeprec fp16"):
+            for kernel in kernels:
                 one = times.get((kernel, m, n, k))
                 cells.append("-" if one is None else f"{one.median_us:.2f} ({base.median_us / one.median_us:.2f}x)")
             lines.append("| " + " | ".join(cells) + " |")
@@ -205,29 +210,11 @@ def write_lines(output: Path | None, lines: list[dict[str, Any]]) -> None:
 
 def bench_gemlite(layer: str, n: int, k: int) -> list[Row]:
     """Time gemlite with its own choice of kernel and configuration."""
-    from gemlite import DType, GemLiteLinear
-
-    copies = max(1, 420 * 2**20 // (n * k // 2))
-    first = GemLiteLinear(
-        4, group_size=GROUP_SIZE, in_features=k, out_features=n, input_dtype=DType.FP16, output_dtype=DType.FP16
-    )
-    levels = torch.randint(0, 16, (n, k), dtype=torch.uint8, device="cuda")
-    scales = (torch.rand(n * k // GROUP_SIZE, 1, device="cuda") * 0.01).half()
-    first.pack(levels, scales, torch.full_like(scales, 8.0), None)
-    layers = [first]
-    for _ in range(copies - 1):
-        other = copy.copy(first)
-        other.W_q = torch.nn.Parameter(first.W_q.clone(), requires_grad=False)
-        layers.append(other)
-    found = []
+    layers, found = gemlite_layers(n, k), []
     for m in ROWS:
-        x = torch.randn(m, k, dtype=torch.float16, device="cuda")
-
-        def launch(i: int, x: torch.Tensor = x) -> object:
-            return layers[i](x)
-
+        launch = gemlite_launch(layers, torch.randn(m, k, dtype=torch.float16, device="cuda"))
         launch(0)
-        timing = measure(launch, copies)
+        timing = measure(launch, len(layers))
         rate = int4_bytes(n, k) / timing.median_us / 1000.0
         found.append(Row(kernel="gemlite", layer=layer, n=n, k=k, rows=m, timing=timing, gb_per_s=rate))
     return found
@@ -286,7 +273,7 @@ def environment() -> dict[str, Any]:
     """Return device, driver and versions."""
     properties = torch.cuda.get_device_properties(0)
     versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": platform.python_version()}
-    for package in ("triton", "nvidia-cublas"):
+    for package in ("triton", "nvidia-cublas", "gemlite"):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -314,14 +301,14 @@ def main() -> None:
     parser.add_argument("--no-gemlite", action="store_true", help="leave gemlite out")
     options = parser.parse_args()
     if options.must:
-        bench_musts(options.limit_s, options.output)
+        bench_musts(options.limit_s, options.output, uses_gemlite=not options.no_gemlite and has_gemlite())
     elif options.ablate:
         bench_ablation(options.output)
     else:
-        bench_all(options.output, has_gemlite=not options.no_gemlite)
+        bench_all(options.output, uses_gemlite=not options.no_gemlite and has_gemlite())
 
 
-def bench_all(output: Path | None, *, has_gemlite: bool) -> None:
+def bench_all(output: Path | None, *, uses_gemlite: bool) -> None:
     """Measure and print everything."""
     started, bandwidth, arena = time.monotonic(), read_bandwidth_gb_per_s(), Arena()
     rows: list[Row] = []
@@ -330,7 +317,7 @@ def bench_all(output: Path | None, *, has_gemlite: bool) -> None:
         torch.cuda.empty_cache()
     epilogues = bench_epilogues(arena)
     report(rows, epilogues, bandwidth, output, started)
-    if has_gemlite:
+    if uses_gemlite:
         for layer, (n, k) in LLAMA_8B.items():
             rows += bench_peer(bench_gemlite, layer, n, k)
             report(rows, epilogues, bandwidth, output, started)

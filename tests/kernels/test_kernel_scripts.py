@@ -167,6 +167,7 @@ def test_verdicts_come_of_what_time_allows(
 
         fp16 = int4
 
+    made: list[tuple[int, int]] = []
     clock = iter(float(second) for second in range(0, 100_000, 10))
     launches = {"cublas fp16": (lambda i: i, 20), "edgeprec int4": (lambda i: i, 4), "tinygemm": (lambda i: i, 8)}
     for name, fake in {
@@ -175,16 +176,19 @@ def test_verdicts_come_of_what_time_allows(
         "tinygemm_weights": lambda n, k: ([], None),
         "environment": lambda: {"device": "a GPU"},
         "read_bandwidth_gb_per_s": lambda: 4000.0,
-        "must_launches": lambda *arguments: launches,
+        "gemlite_layers": lambda n, k: made.append((n, k)) or [n],
+        "must_launches": lambda *arguments: launches | {"gemlite": (lambda i: i, 12)} if arguments[-1] else launches,
         "measure": lambda launch, copies: timing.Timing(float(copies), float(copies), float(copies)),
     }.items():
         monkeypatch.setattr(bench, name, fake)
     monkeypatch.setattr(bench.torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(bench.time, "monotonic", lambda: next(clock))
-    bench.bench_musts(300.0, path)
+    bench.bench_musts(300.0, path, uses_gemlite=True)
+    assert made == list(timing.LLAMA_8B.values())  # it ships no schedule for a head
     said = capsys.readouterr().out
     assert "rows and what follows left out" in said
     assert "INT4, 1 rows, 4096x4096            5.00x (5.00..5.00), must 2.75x met by 82 %" in said
+    assert "INT4 over gemlite, 1 rows, 4096x4096 3.00x" in said
     kinds = [json.loads(line)["kind"] for line in path.read_text().splitlines()]
     assert kinds[0] == "environment"
     assert {"timing", "verdict"} <= set(kinds)
@@ -196,7 +200,7 @@ def test_the_must_table_has_what_was_timed(scripts: dict[str, ModuleType], tmp_p
     times = {("cublas fp16", 16, 4096, 4096): timing.Timing(13.0, 12.0, 14.0)}
     times["edgeprec int4", 16, 4096, 4096] = timing.Timing(6.5, 6.4, 6.6)
     lines = bench.must_table(times).splitlines()
-    assert lines[2:] == ["| 4096x4096 | 16 | 13.0 | 6.50 (2.00x) | - | - |"]
+    assert lines[2:] == ["| 4096x4096 | 16 | 13.0 | 6.50 (2.00x) | - | - | - |"]
     bench.write_lines(tmp_path / "out.jsonl", [{"kind": "a"}, {"kind": "b"}])
     assert [json.loads(line)["kind"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == ["a", "b"]
 
