@@ -196,11 +196,15 @@ class DraftProfile:
         return tuple(rates)
 
     def reach(self) -> tuple[float, ...]:
-        """Return the probability that a draft without a cap gets to each place before a rule stops it."""
-        probability = 1.0
+        """Return the probability that a draft without a cap gets to each place before a rule stops it.
+
+        A place that no draft was allowed to try is reached from the one before as often as that one was.
+        """
+        probability = step = 1.0
         reach: list[float] = []
         for asked, reached in zip(self.asked, self.reached, strict=True):
-            probability *= (reached + 1.0) / (asked + 1.0)
+            step = (reached + step) / (asked + 1.0)
+            probability *= step
             reach.append(probability)
         return tuple(reach)
 

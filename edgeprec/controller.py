@@ -21,13 +21,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from edgeprec.acceptance import AcceptanceTable, table_cell
-from edgeprec.bounded import VERIFY_EVERY_TOKENS, FlipBudget, flip_limit
+from edgeprec.acceptance import table_cell
+from edgeprec.bounded import VERIFY_EVERY_TOKENS, FlipBudget
 from edgeprec.calibration import AgreementGrid, Calibration
 from edgeprec.config import ControllerConfig, DrafterKind, DraftingConfig, DraftRule, Mode, Objective
 from edgeprec.decision import Decision, DraftVerdict, Verification
 from edgeprec.entropy import SmoothedEntropy
 from edgeprec.errors import ConfigError
+from edgeprec.flip_fit import FlipFit
 from edgeprec.gears import Band, Gear, GearState, ladder
 from edgeprec.governor import PowerBias
 from edgeprec.precision import Plan, Precision
@@ -38,8 +39,6 @@ from edgeprec.thresholds import MAX_ENTROPY_BITS, entropy_rates, highest_paying_
 __all__ = ["Controller", "Decision", "DraftVerdict", "Verification", "guard_notes"]
 
 _DEFAULT_BAND_BITS = (0.5, 2.5)  # without a calibration
-_BOUNDED_PRIOR_TOKENS = 1000.0
-_BOUNDED_FORGETTING = 0.999
 _NO_BIAS = PowerBias()
 _MODELS = (DrafterKind.SELF, DrafterKind.MODEL)
 
@@ -98,9 +97,14 @@ class Controller:
         self._entropy = SmoothedEntropy(config.window)
         self._gear = GearState.start(top=len(self._plans) - 1, band=self._band, first_bits=None)
         self._speculation = Speculation.start(
-            Learned.start(self._grid) if learned is None else learned, largest_cap=drafting.max_draft_length
+            Learned.start(self._grid) if learned is None else learned,
+            largest_cap=drafting.max_draft_length,
+            is_open=self._stops_on_entropy and not drafting.three_level,
         )
-        self._flips = self._flip_budget() if mode is Mode.BOUNDED else None
+        self._fit: FlipFit | None = None
+        self._flips: FlipBudget | None = None
+        if mode is Mode.BOUNDED:
+            self._fit, self._flips = self._flip_budget()
         self._round: _Round | None = None
 
     @property
@@ -193,7 +197,7 @@ class Controller:
         if entropy_bits is not None:
             current.entropy = current.entropy.pushed(entropy_bits)
         if self._flips is not None:
-            return self._bounded_verdict(current, 1.0 - rate)
+            return self._bounded_verdict(current, entropy_bits, margin)
         if len(current.cells) >= current.decision.draft_cap:
             return DraftVerdict(current.at_cap)
         return DraftVerdict(self._rule_stop(current, entropy_bits))
@@ -204,18 +208,16 @@ class Controller:
         self._round = None
         for entropy_bits in outcome.entropy_bits:
             self._emit(entropy_bits)
-        result = _result(current, outcome)
+        is_chosen = self._mode is Mode.EXACT and self._drafting.draft_length is None
+        result = _result(current, outcome, is_chosen=is_chosen)
         self._speculation = self._speculation.after_round(result, energy_exponent=current.energy_exponent)
         if self._flips is not None:
             self._flips = self._after_verify(self._flips, outcome)
 
     def _after_verify(self, budget: FlipBudget, outcome: Verification) -> FlipBudget:
-        agreed = (True,) * outcome.accepted if outcome.agreed is None else outcome.agreed
-        return budget.after_verify(
-            max(len(outcome.entropy_bits) - budget.pending, 0),
-            limit=flip_limit(self.learned.table, epsilon=self._drafting.epsilon),
-            flips=sum(not verdict for verdict in agreed[: budget.pending]),
-        )
+        drafted = outcome.rows - 1
+        wrong = drafted - outcome.accepted if outcome.agreed is None else sum(not verdict for verdict in outcome.agreed)
+        return budget.after_verify(max(len(outcome.entropy_bits) - budget.pending, 0), flips=wrong)
 
     def observe_token(self, entropy_bits: float) -> None:
         """Take the entropy of a token that the decision's plan produced and nobody verifies (gated, int4)."""
@@ -284,9 +286,12 @@ class Controller:
             return StopReason.ENTROPY
         return StopReason.SURVIVAL if current.survival < current.floor else None
 
-    def _bounded_verdict(self, current: _Round, flip: float) -> DraftVerdict:
+    def _bounded_verdict(self, current: _Round, entropy_bits: float | None, margin: float | None) -> DraftVerdict:
         assert self._flips is not None
+        assert self._fit is not None
+        flip = 1.0 if entropy_bits is None or margin is None else self._fit.flip(entropy_bits, margin)
         if not self._flips.is_final(flip):
+            self._flips = self._flips.after_doubtful(flip)
             return DraftVerdict(StopReason.FLIP)
         self._flips = self._flips.after_final(flip)
         is_last = len(current.cells) >= current.decision.draft_cap or self._flips.must_verify
@@ -310,18 +315,14 @@ class Controller:
         asked = 1.0 if self._drafting.objective is Objective.ENERGY else 0.0
         return max(asked, 4.0 * bias.strength)
 
-    def _flip_budget(self) -> FlipBudget:
+    def _flip_budget(self) -> tuple[FlipFit, FlipBudget]:
         if self._grid is None or not self._grid.tokens:
             raise ConfigError(
                 f"mode bounded needs a calibration of the drafter {self._drafter!s} and this bundle has none: "
                 "export it with calibration, or use mode exact"
             )
-        table = AcceptanceTable.from_grid(
-            self._grid, forgetting=_BOUNDED_FORGETTING, prior_tokens=_BOUNDED_PRIOR_TOKENS
-        )
-        learned = replace(self.learned, table=table)
-        self._speculation = Speculation.start(learned, largest_cap=self._drafting.max_draft_length)
-        return FlipBudget(epsilon=self._drafting.epsilon, limit=flip_limit(table, epsilon=self._drafting.epsilon))
+        epsilon, fit = self._drafting.epsilon, FlipFit.of(self._grid)
+        return fit, FlipBudget(epsilon=epsilon, limit=fit.limit(self._grid, epsilon=epsilon))
 
     def _energy_note(self) -> str | None:
         is_measured = self.learned.joules.verify.samples > 0
@@ -368,7 +369,7 @@ def _band(config: ControllerConfig, calibration: Calibration | None, *, is_open:
     return Band(theta_low_bits=low, theta_high_bits=high, hold_tokens=config.hold_tokens)
 
 
-def _result(current: _Round, outcome: Verification) -> RoundResult:
+def _result(current: _Round, outcome: Verification, *, is_chosen: bool) -> RoundResult:
     return RoundResult(
         cells=tuple(current.cells),
         accepted=outcome.accepted,
@@ -382,4 +383,5 @@ def _result(current: _Round, outcome: Verification) -> RoundResult:
         verify_j=None if outcome.verify_mj is None else outcome.verify_mj * 1e-3,
         outcomes=outcome.agreed,
         is_typical=outcome.is_typical,
+        is_chosen=is_chosen,
     )

@@ -18,11 +18,20 @@ from dataclasses import dataclass, replace
 
 from edgeprec.costs import CostModel
 
-__all__ = ["DECIDE_EVERY_ROUNDS", "LEAST_DRAFTS", "CapChoice", "CapProblem", "survival_floor"]
+__all__ = [
+    "DECIDE_EVERY_ROUNDS",
+    "LEAST_DRAFTS",
+    "LEAST_GAIN",
+    "OPEN_LOSS",
+    "CapChoice",
+    "CapProblem",
+    "survival_floor",
+]
 
 DECIDE_EVERY_ROUNDS = 8
 LEAST_GAIN = 1.03
 LEAST_DRAFTS = 3
+OPEN_LOSS = 1.1  # what a longer cap may promise less where a rule ends drafts before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +89,8 @@ class CapChoice:
     """The cap in use and its age in rounds, as a value.
 
     It stays what it was until three drafts have been timed, is then looked at every 8 rounds, and changes only for a
-    gain of more than 3 %.
+    gain of more than 3 %. Where a rule ends each draft by what it looks like (``is_open``), the cap is only in its way:
+    it is the longest one that promises no less than the best by more than 10 %, for averages know less than the rule.
     """
 
     cap: int
@@ -96,14 +106,18 @@ class CapChoice:
         """Return the choice one round later, unchanged."""
         return replace(self, rounds=self.rounds + 1)
 
-    def decided(self, problem: CapProblem, *, largest: int) -> CapChoice:
+    def decided(self, problem: CapProblem, *, largest: int, is_open: bool = False) -> CapChoice:
         """Return the choice for the coming 8 rounds; undecided as long as too few drafts were timed."""
         scores = problem.scores(largest)
         if scores is None or problem.seconds.draft_samples(problem.rung) < LEAST_DRAFTS:
             return self
         best = max(range(len(scores)), key=scores.__getitem__)
         is_better = self.cap > largest or scores[best] > LEAST_GAIN * scores[self.cap]
-        return CapChoice(cap=best if is_better else self.cap, rounds=1, is_decided=True)
+        cap = best if is_better else self.cap
+        if is_open and cap:
+            longer = range(largest, cap, -1)
+            cap = next((at for at in longer if OPEN_LOSS * scores[at] >= scores[best]), cap)
+        return CapChoice(cap=cap, rounds=1, is_decided=True)
 
 
 def survival_floor(costs: CostModel, *, cap: int, rate: float, tokens_per_cost: float, rung: int = 0) -> float:

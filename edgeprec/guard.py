@@ -6,6 +6,9 @@ draft as far as the worst case, all of it rejected, stays within the budget. So 
 most ``START_STEPS + STEPS_PER_TOKEN * tokens`` plain steps: 2.3 % of 128 tokens, 1.5 % in the long run. What was
 saved counts up to ``LARGEST_STEPS``, so a text that turns bad cannot eat up all that a good one has won.
 
+What is left goes on in the next sequence of a session, and the bound is then one on all its sequences together: a
+hopeless reply after good ones may lose the ``LARGEST_STEPS`` that they saved.
+
 While the cap chosen from measured costs is 0, a draft of one token is tried now and then: after ``PROBE_TOKENS`` plain
 tokens, after twice as many when it fails, and so on up to ``LONGEST_PROBE_TOKENS``.
 """

@@ -100,7 +100,9 @@ class LevelController:
         kept = replace(self._start, through=self._through.learned, level=self.level.learned)
         if self._direct is None:
             return kept
-        return replace(kept, direct=self._direct.learned, choice=self._choice.carried())
+        budget = self._active.learned.budget_steps  # one guard watches both routes
+        through, direct = (replace(one.learned, budget_steps=budget) for one in (self._through, self._direct))
+        return replace(kept, through=through, direct=direct, choice=self._choice.carried())
 
     @property
     def fallbacks(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from edgeprec.acceptance import AcceptanceTable, DraftProfile
 from edgeprec.calibration import AgreementGrid, StepCosts
 from edgeprec.costs import CostModel
 from edgeprec.drafting import LEAST_DRAFTS, CapChoice, CapProblem, survival_floor
-from edgeprec.guard import Guard
+from edgeprec.guard import START_STEPS, Guard
 from edgeprec.stop_rules import AdaedlThreshold, StopReason
 
 __all__ = ["CapPlan", "Learned", "RoundResult", "Speculation"]
@@ -23,13 +23,17 @@ _SEQUENCE_KEEP = 0.25  # of the profile per sequence: another text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """What outlives a sequence: costs of this device and acceptance of this pair. Hand it to the next controller."""
+    """What outlives a sequence: costs of this device and acceptance of this pair. Hand it to the next controller.
+
+    ``budget_steps`` is the guard's: what speculation has saved, so that one rejected draft does not end it in a reply.
+    """
 
     table: AcceptanceTable
     profile: DraftProfile = field(default_factory=lambda: DraftProfile.empty(_PLACES))
     seconds: CostModel = field(default_factory=CostModel)
     joules: CostModel = field(default_factory=CostModel)
     adaedl: AdaedlThreshold = field(default_factory=AdaedlThreshold)
+    budget_steps: float = START_STEPS
 
     @classmethod
     def start(cls, grid: AgreementGrid | None) -> Learned:
@@ -42,7 +46,8 @@ class RoundResult:
     """A verified round: what was drafted (as table cells), accepted and emitted, and its costs in seconds and joules.
 
     ``outcomes`` None means that drafted tokens were judged up to the first rejection; otherwise every one was judged.
-    Costs that are not ``is_typical`` are not learned, and count neither for nor against speculation.
+    Costs that are not ``is_typical`` are not learned, and count neither for nor against speculation. A round that is
+    not ``is_chosen`` had its length set by hand: it teaches costs and acceptance by cell, and is no debt of the guard.
     """
 
     cells: Sequence[int]
@@ -57,6 +62,7 @@ class RoundResult:
     verify_j: float | None = None
     outcomes: Sequence[bool] | None = None
     is_typical: bool = True
+    is_chosen: bool = True
 
     @property
     def drafted(self) -> int:
@@ -78,11 +84,13 @@ class Speculation:
     """The adaptive part of a sequence, as a value. ``gain`` is the chosen cap's rate over plain decoding's.
 
     ``step_s`` and ``step_j`` are what a drafted token is expected to cost in longer drafts, where the drafter knows it:
-    one that drafts in runs is dear in short drafts, and what it costs in those must not keep them short.
+    one that drafts in runs is dear in short drafts, and what it costs in those must not keep them short. ``is_open`` =
+    a stop rule ends each draft by what its tokens look like; see ``CapChoice``.
     """
 
     learned: Learned
     largest_cap: int
+    is_open: bool = False
     choice: CapChoice = field(default_factory=lambda: CapChoice(cap=_FIRST_CAP))
     guard: Guard = field(default_factory=Guard)
     gain: float = 1.0
@@ -93,11 +101,12 @@ class Speculation:
     step_j: float | None = None
 
     @classmethod
-    def start(cls, learned: Learned, *, largest_cap: int) -> Speculation:
-        """Begin a sequence; a plain step timed before need not be timed again at once."""
+    def start(cls, learned: Learned, *, largest_cap: int, is_open: bool = False) -> Speculation:
+        """Begin a sequence; a plain step timed before need not be timed again at once, and what was saved counts."""
         learned = replace(learned, profile=learned.profile.faded(_SEQUENCE_KEEP))
         samples = _ENOUGH_PLAIN_SAMPLES if learned.seconds.verify.has_measured(1) else 0
-        return cls(learned=learned, largest_cap=largest_cap, guard=Guard(plain_samples=samples))
+        guard = Guard(plain_samples=samples, budget_steps=learned.budget_steps)
+        return cls(learned=learned, largest_cap=largest_cap, is_open=is_open, guard=guard)
 
     def planned(self, *, rung: int, energy_exponent: float, is_guarded: bool) -> tuple[Speculation, CapPlan]:
         """Return the state with this round's choice made, and the cap."""
@@ -131,6 +140,7 @@ class Speculation:
         mine, theirs = self.learned, other.learned
         learned = replace(
             mine,
+            budget_steps=other.guard.budget_steps,
             seconds=replace(mine.seconds, verify=theirs.seconds.verify),
             joules=replace(mine.joules, verify=theirs.joules.verify),
         )
@@ -159,7 +169,7 @@ class Speculation:
         if not self.choice.is_due:
             return replace(self, choice=self.choice.aged())
         problem = self._problem(rung, energy_exponent)
-        choice = self.choice.decided(problem, largest=self.largest_cap)
+        choice = self.choice.decided(problem, largest=self.largest_cap, is_open=self.is_open)
         speed = replace(problem, energy_exponent=0.0)
         plain, chosen = speed.score(0), speed.score(choice.cap)
         if not choice.is_decided or plain is None or chosen is None:
@@ -186,15 +196,18 @@ class Speculation:
 
     def after_round(self, result: RoundResult, *, energy_exponent: float) -> Speculation:
         """Return the state after a verified round."""
+        guard = self._guarded(result, energy_exponent)
         return replace(
             self,
-            learned=_learned(self.learned, result),
+            learned=replace(_learned(self.learned, result), budget_steps=guard.budget_steps),
             choice=replace(self.choice, is_decided=False) if result.drafted and self._is_probing else self.choice,
-            guard=self._guarded(result, energy_exponent),
+            guard=guard,
             rounds=self.rounds + 1,
         )
 
     def _guarded(self, result: RoundResult, energy_exponent: float) -> Guard:
+        if not result.is_chosen:
+            return self.guard
         if not result.drafted:
             return self.guard.after_plain(result.emitted)
         costs = self._guard_costs(energy_exponent)
@@ -239,12 +252,7 @@ def _learned(learned: Learned, result: RoundResult) -> Learned:
         profile = profile.faded(_PLAIN_KEEP)
     else:
         table = table.updated(result.cells, accepted=result.accepted)
+    if result.outcomes is None and result.cap and result.is_chosen:
         profile = profile.updated(drafted=result.drafted, accepted=result.accepted, cap=result.cap)
         adaedl = adaedl.updated(drafted=result.drafted, accepted=result.accepted)
-    return Learned(
-        table=table,
-        profile=profile,
-        seconds=seconds,
-        joules=joules,
-        adaedl=adaedl,
-    )
+    return replace(learned, table=table, profile=profile, seconds=seconds, joules=joules, adaedl=adaedl)

@@ -212,3 +212,13 @@ def test_rates_by_entropy_follow_what_was_accepted() -> None:
     assert rates[0] == pytest.approx((90 + 4 * 0.5) / 94)
     assert rates[-1] == pytest.approx(4 * 0.5 / 94)
     assert rates[1:-1] == (0.5,) * 6
+
+
+def test_reach_beyond_the_cap_goes_on_as_before_it() -> None:
+    """Places that no draft was allowed to try are reached from the one before as often as the last tried one was."""
+    profile = DraftProfile.empty(4)
+    for drafted in (1, 1, 2, 2) * 50:
+        profile = profile.updated(drafted=drafted, accepted=drafted, cap=2)
+    reach = profile.reach()
+    assert reach[:2] == pytest.approx([1.0, 0.5], abs=0.02)
+    assert reach[2:] == pytest.approx([0.25, 0.125], abs=0.03)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeprec.costs import CostModel
-from edgeprec.drafting import DECIDE_EVERY_ROUNDS, LEAST_GAIN, CapChoice, CapProblem, survival_floor
+from edgeprec.drafting import DECIDE_EVERY_ROUNDS, LEAST_GAIN, OPEN_LOSS, CapChoice, CapProblem, survival_floor
 
 _SHARES = st.lists(st.floats(0.0, 1.0), min_size=6, max_size=6)
 
@@ -172,3 +172,22 @@ def test_survival_floor_is_zero_while_costs_are_unknown() -> None:
     """Without timings no draft is cut short."""
     assert survival_floor(CostModel(), cap=4, rate=0.5, tokens_per_cost=1.0) == 0.0
     assert survival_floor(_costs(0.3, 1.0, 0.0), cap=0, rate=0.5, tokens_per_cost=1.0) == 0.0
+
+
+def test_an_open_cap_leaves_the_end_of_a_draft_to_the_rule() -> None:
+    """Where a stop rule looks at every token, the cap is the longest that promises nearly as much as the best one."""
+    problem = _problem(0.8, costs=_costs(0.33, 1.0, 0.03))
+    scores = problem.scores(8)
+    assert scores is not None
+    closed = CapChoice(cap=2).decided(problem, largest=8).cap
+    opened = CapChoice(cap=2).decided(problem, largest=8, is_open=True).cap
+    assert opened > closed
+    assert OPEN_LOSS * scores[opened] >= max(scores)
+    assert opened == 8 or OPEN_LOSS * scores[opened + 1] < max(scores)
+
+
+def test_an_open_cap_stays_0_where_drafting_does_not_pay() -> None:
+    """Leaving the end to the rule is no reason to begin."""
+    problem = _problem(0.9, costs=_costs(1.2, 1.0, 0.03))
+    assert CapChoice(cap=0).decided(problem, largest=8, is_open=True).cap == 0
+    assert CapChoice(cap=3).decided(problem, largest=8, is_open=True).cap == 0

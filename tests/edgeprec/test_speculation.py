@@ -11,7 +11,7 @@ import pytest
 from edgeprec.calibration import AgreementGrid, Calibration, StepCosts
 from edgeprec.config import ControllerConfig, DrafterKind, DraftingConfig, Mode
 from edgeprec.controller import Controller, Verification
-from edgeprec.guard import STEPS_PER_TOKEN
+from edgeprec.guard import LARGEST_STEPS, STEPS_PER_TOKEN
 from edgeprec.speculation import Learned, RoundResult, Speculation
 from edgeprec.thresholds import find_thresholds
 
@@ -205,3 +205,41 @@ def test_a_round_that_compiles_neither_costs_nor_earns(accepted: int) -> None:
     grown = STEPS_PER_TOKEN * first.emitted
     assert after.guard.budget_steps == pytest.approx(state.guard.budget_steps + grown)
     assert after.learned.seconds == state.learned.seconds
+
+
+def test_adaptive_keeps_up_with_the_best_fixed_length_in_short_replies() -> None:
+    """Replies of 32 tokens in one session, easy and hard ones mixed: what was learned and saved goes on.
+
+    A guard that began anew in every reply decoded a third of such a reply plainly after one early rejection.
+    """
+    texts = [_text(seed, 32, bits=(0.25, 0.8)[seed % 2]) for seed in range(60)]
+
+    def steps(drafting: DraftingConfig | None) -> float:
+        learned, spent = None, 0.0
+        for seed, text in enumerate(texts):
+            run = _generate(text, seed=seed, drafting=drafting, learned=learned)
+            learned, spent = run.learned, spent + 31.0 / run.speedup
+        return spent
+
+    fixed = {k: steps(DraftingConfig(draft_length=k)) for k in (1, 2, 3, 4, 5)}
+    assert steps(None) <= min(fixed.values()), fixed
+
+
+def test_what_was_saved_goes_on_in_the_next_sequence_and_no_more_than_that() -> None:
+    """The guard's budget is the session's: over good and hopeless replies in turn, the bound holds for all together."""
+    learned, steps, tokens = None, 0.0, 0
+    for seed in range(12):
+        text = _text(seed, 64, bits=0.25, slope=float("inf") if seed else 0.28)
+        run = _generate(text, seed=seed, learned=learned)
+        assert run.learned.budget_steps <= LARGEST_STEPS
+        learned, steps, tokens = run.learned, steps + (63.0 / run.speedup if seed else 0.0), tokens + 63 * bool(seed)
+    assert steps <= tokens * (1.0 + STEPS_PER_TOKEN) + LARGEST_STEPS + 1.0
+
+
+def test_lengths_set_by_hand_are_no_debt_of_the_guard() -> None:
+    """After hopeless drafts of eight that were asked for, an adaptive sequence begins with the budget it had."""
+    bad = _text(3, 100, bits=0.25, slope=float("inf"))
+    learned = _generate(bad, seed=3, drafting=DraftingConfig(draft_length=8)).learned
+    assert learned.budget_steps == Learned.start(None).budget_steps
+    assert sum(learned.profile.asked) == 0.0
+    assert learned.seconds.draft_samples() > 0
