@@ -24,7 +24,7 @@ def open_engine(folder: Path, *, sequences: int, context_tokens: int, draft: Pat
     extra: dict[str, Any] = {}
     if draft is not None:
         drafting = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": draft_length}
-        extra["speculative_config"] = drafting
+        extra |= {"speculative_config": drafting, "async_scheduling": True}  # by itself it is off with a draft model
     return vllm.LLM(
         model=str(folder),
         dtype="float16",
