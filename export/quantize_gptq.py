@@ -28,6 +28,7 @@ __all__ = ["quantize_gptq"]
 _LOG = logging.getLogger(__name__)
 _DAMPING = (0.01, 0.1, 1.0)  # of the mean diagonal; the next one where the factor does not exist
 _COLUMNS = 1024  # carried through all of K at a time: a block of them fits into a core's cache
+_ROWS = 256  # that earlier errors are carried to in one product, which for a block's few rows is mostly overhead
 
 
 def quantize_gptq(
@@ -44,13 +45,16 @@ def quantize_gptq(
     builder = Int4Builder(weight.shape, group_size=group_size, kind=kind)
     for columns in column_slices(weight.shape[1], _COLUMNS):
         original = weight[:, columns].astype(np.float32)
-        errors = np.zeros_like(original)
-        for start in range(0, original.shape[0], group_size):
-            rows = slice(start, min(start + group_size, original.shape[0]))
-            targets = original[rows] + carry[:start, rows].T @ errors[:start]
-            grid = clip_grid(targets[None], importance[rows].reshape(1, -1, 1), kind)
-            levels, errors[rows] = _round_in_turn(targets, original[rows], grid, carry[rows, rows])
-            builder.put(rows, columns, levels, grid)
+        errors, height = np.zeros_like(original), original.shape[0]
+        for first in range(0, height, _ROWS):
+            ahead = slice(first, min(first + _ROWS, height))
+            carried = original[ahead] + carry[:first, ahead].T @ errors[:first]
+            for start in range(first, ahead.stop, group_size):
+                rows = slice(start, min(start + group_size, height))
+                targets = carried[start - first : rows.stop - first] + carry[first:start, rows].T @ errors[first:start]
+                grid = clip_grid(targets[None], importance[rows].reshape(1, -1, 1), kind)
+                levels, errors[rows] = _round_in_turn(targets, original[rows], grid, carry[rows, rows])
+                builder.put(rows, columns, levels, grid)
     return builder.finish()
 
 
