@@ -63,7 +63,8 @@ def main() -> int:
     if problem is not None:
         print(problem, file=sys.stderr)
         return 1
-    study_page.write(study.results(), arguments.output)
+    size = f"--prompts-per-kind {study.prompts_per_kind} --tokens {study.tokens}"
+    study_page.write(study.results(), arguments.output, size=size)
     print(f"wrote {arguments.output / 'fidelity.md'}")
     return 0
 

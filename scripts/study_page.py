@@ -27,13 +27,16 @@ SPEEDS = "Every reply is FP16's. Several parts ran at once: of the speeds only t
 Values = Mapping[str, Any]
 
 
-def write(parts: Values, folder: Path) -> None:
-    """Write fidelity.md and the pictures into ``folder``; ``parts`` are what the study measured, by name."""
+def write(parts: Values, folder: Path, *, size: str = "") -> None:
+    """Write fidelity.md and the pictures into ``folder``; ``parts`` are what the study measured, by name.
+
+    ``size`` are the options the study was made with, so that the page names the command that makes it again.
+    """
     results = _gathered(parts)
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     for name, svg in pictures(results).items():
         (folder / FOLDER / name).write_text(svg, encoding="utf-8")
-    (folder / "fidelity.md").write_text(page(results), encoding="utf-8")
+    (folder / "fidelity.md").write_text(page(results, size), encoding="utf-8")
 
 
 def _gathered(parts: Values) -> dict[str, Any]:
@@ -61,16 +64,16 @@ def pictures(results: Values) -> dict[str, str]:
     return drawn
 
 
-def page(results: Values) -> str:
+def page(results: Values, size: str) -> str:
     """Return the page."""
-    return "\n".join(_lines(results)) + "\n"
+    return "\n".join(_lines(results, f"{COMMAND} {size}".rstrip())) + "\n"
 
 
-def _lines(results: Values) -> Iterator[str]:
+def _lines(results: Values, command: str) -> Iterator[str]:
     machines = dict.fromkeys(part["machine"] for part in _all_parts(results))
     yield "# Fidelity"
     yield ""
-    yield f"Written by `{COMMAND}`, which measured every number here on {' and '.join(machines)}."
+    yield f"Written by `{command}`, which measured every number here on {' and '.join(machines)}."
     yield ""
     yield (
         "The model is SmolLM2-135M-Instruct. Its file holds 4-bit weights (Q4_1), on whose grid INT4 would be nearly "

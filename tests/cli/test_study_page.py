@@ -88,6 +88,7 @@ def test_numbers_on_the_page_are_the_parts(studied: tuple[Path, Path]) -> None:
     """Flip rates, matches and the exact mode's 100 % stand in the tables."""
     work, docs = studied
     text = (docs / "fidelity.md").read_text()
+    assert "`python scripts/study_fidelity.py BUNDLE --prompts-per-kind 1 --tokens 6`" in text
     for order in ("least", "most"):
         row = part(work, f"collapse-rtn-{order}-2")
         cells = f"| rtn | {row['order']} | {row['gated']} | {100 * row['own']['flip_rate']:.1f} % |"
