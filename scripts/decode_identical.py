@@ -16,10 +16,11 @@ from edgeprec.config import ControllerConfig, DrafterKind, DraftingConfig, Gener
 from edgeprec.prompts import Prompt
 from edgeprec.runtime.session import Session
 
-__all__ = ["Case", "Check", "cases", "check_identical", "print_checks"]
+__all__ = ["ALL_IDENTICAL", "CUT_SHORT", "DIFFERENT", "Case", "Check", "cases", "check_identical", "print_checks"]
 
 DRAFT_LENGTH = 5
 TEMPERATURE = 0.8
+ALL_IDENTICAL, DIFFERENT, CUT_SHORT = 0, 1, 3  # exit codes; 2 is a wrong command line's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +119,8 @@ def _compare(check: Check, session: Session, config: GenerationConfig, job: _Job
     check.differences.append(f"{job.prompt.id}, seed {job.index}: token {where}")
 
 
-def print_checks(checks: dict[str, Check], *, planned: int) -> bool:
-    """Print one line per case and the sum, and return whether everything compared was identical."""
+def print_checks(checks: dict[str, Check], *, planned: int) -> int:
+    """Print one line per case and the sum, and return the exit code: a difference counts before what is missing."""
     for name, check in checks.items():
         accepted = f"{check.accepted / check.drafted:.2f}" if check.drafted else "-"
         print(
@@ -132,4 +133,9 @@ def print_checks(checks: dict[str, Check], *, planned: int) -> bool:
     compared = sum(check.compared for check in checks.values())
     tokens = sum(check.tokens for check in checks.values())
     print(f"identical: {identical} of {compared} replies, {tokens:,} tokens; {planned} were planned")
-    return identical == compared > 0
+    is_short = compared < max(planned, 1)  # nothing compared is no success either
+    if is_short:
+        print(f"cut short: {compared} of {planned} planned replies were compared; give --limit-s more time")
+    if identical < compared:
+        return DIFFERENT
+    return CUT_SHORT if is_short else ALL_IDENTICAL

@@ -251,15 +251,36 @@ def test_a_difference_is_found(
     assert "differs at test-prose-01, seed 0: token 5" in printed
 
 
-def test_check_without_time(load_script: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing compared is no success."""
+@pytest.mark.parametrize("compared", [0, 4])
+def test_check_that_time_cuts_short(
+    script: ModuleType,
+    pair: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    compared: int,
+) -> None:
+    """Part of a comparison, or nothing compared, is no success: exit code 3, and how many of the planned there were."""
+    real, asked = script.check_identical, iter(range(100))
+
+    def stopped(*arguments: Any, **options: Any) -> Any:
+        return real(*arguments, **options | {"has_time": lambda: next(asked) < compared})
+
+    monkeypatch.setattr(script, "check_identical", stopped)
+    flags = ["--shape", "none", "--group-size", 32, "--prompts", 2, "--tokens", 8, "--context", 512]
+    with pytest.raises(SystemExit) as ended:
+        run(script, monkeypatch, pair[0], *flags, "--check-identical", "--gated", "1")
+    assert ended.value.code == 3
+    assert f"cut short: {compared} of 6 planned replies were compared" in capsys.readouterr().out
+
+
+def test_a_difference_counts_before_what_is_missing(load_script: Callable[[str], ModuleType]) -> None:
+    """A comparison that was cut short and found a wrong token ends with the code of the wrong token."""
     identical = load_script("decode_identical")
-    which = identical.cases([1], has_draft=False)
-    checks = identical.check_identical(
-        None, load_prompts("short"), tokens=8, which=which, has_time=lambda: False, report=print
-    )
-    assert not identical.print_checks(checks, planned=81)
-    assert "identical: 0 of 0 replies, 0 tokens; 81 were planned" in capsys.readouterr().out
+    checks = {"a": identical.Check(compared=3, identical=2), "b": identical.Check()}
+    assert identical.print_checks(checks, planned=9) == 1
+    checks["a"].identical = 3
+    assert identical.print_checks(checks, planned=9) == 3
+    assert identical.print_checks(checks, planned=3) == 0
 
 
 def record_of(load_script: Callable[[str], ModuleType]) -> Callable[..., Any]:
