@@ -108,18 +108,19 @@ class CapPolicy:
     _since_probe: int = 0
     _probe_every: int = _PROBE_EVERY
 
-    def cap(self, slots: int, members: Sequence[int]) -> int:
-        """Return the cap of the coming round of these sequences."""
-        untimed = self._untimed(slots)
+    def cap(self, slots: int, members: Sequence[int], *, others: int = 0) -> int:
+        """Return the cap of the coming round of these sequences; so many ``others`` run with them and wait for it."""
+        most_gain = len(members) / (len(members) + others)
+        untimed = self._untimed(slots, most_gain)
         if untimed is not None:
             return untimed
         if self._choice is None or self._choice[0] != slots or self._age >= _DECIDE_EVERY:
-            self._decide(slots, members)
+            self._decide(slots, members, others)
         self._age += 1
         assert self._choice is not None
         cap = self._choice[1]
         if cap == 0:
-            cap = self._probe(slots)
+            cap = self._probe(slots, most_gain)
             self.rounds_off += cap == 0
             return cap
         self._since_plain += 1
@@ -142,35 +143,36 @@ class CapPolicy:
         if tested:
             self.pooled.add(accepted=taken, tested=tested, keep=_POOLED_KEEP)
 
-    def score(self, slots: int, cap: int, members: Sequence[int]) -> float:
-        """Return tokens a second of a round with this cap."""
+    def score(self, slots: int, cap: int, members: Sequence[int], *, others: int = 0) -> float:
+        """Return tokens a second of a round with this cap, in which the others give a token each."""
         seconds = self.costs.seconds(slots, cap)
         assert seconds is not None
         pooled = self.pooled.mean(_FIRST_RATE)
         nobody = _Rate()
         rates = [self._rates.get(member, nobody).mean(pooled) for member in members]
-        return sum(rate**place for rate in rates for place in range(cap + 1)) / seconds
+        return (others + sum(rate**place for rate in rates for place in range(cap + 1))) / seconds
 
-    def _untimed(self, slots: int) -> int | None:
+    def _untimed(self, slots: int, most_gain: float) -> int | None:
         """Return a cap that is to be timed first: 0, and further ones as long as full acceptance could pay."""
         most = self._allowed[-1]
         for tried in (0, *(min(cap, most) for cap in _TRIED_CAPS)):
             if self.costs.samples(slots, tried) < _ENOUGH_SAMPLES:
                 return tried
-            if tried and not self._can_pay(slots, tried):
+            if tried and not self._can_pay(slots, tried, most_gain):
                 return None
         return None
 
-    def _can_pay(self, slots: int, cap: int) -> bool:
+    def _can_pay(self, slots: int, cap: int, most_gain: float) -> bool:
+        """Whether full acceptance would pay; ``most_gain`` is what a draft adds then, in tokens a sequence."""
         plain, seconds = self.costs.seconds(slots, 0), self.costs.seconds(slots, cap)
-        return plain is not None and seconds is not None and (cap + 1) * plain > seconds
+        return plain is not None and seconds is not None and (1.0 + most_gain * cap) * plain > seconds
 
     @property
     def _allowed(self) -> list[int]:
         return [cap for cap in _CAPS if cap <= self.largest]
 
-    def _decide(self, slots: int, members: Sequence[int]) -> None:
-        scores = {cap: self.score(slots, cap, members) for cap in self._allowed}
+    def _decide(self, slots: int, members: Sequence[int], others: int) -> None:
+        scores = {cap: self.score(slots, cap, members, others=others) for cap in self._allowed}
         best = max(scores, key=scores.__getitem__)
         used = self._choice[1] if self._choice is not None and self._choice[0] == slots else None
         if used and used in scores and scores[best] <= _LEAST_CHANGE * scores[used]:
@@ -179,14 +181,14 @@ class CapPolicy:
             best = 0
         self._choice, self._age = (slots, best), 0
 
-    def _probe(self, slots: int) -> int:
+    def _probe(self, slots: int, most_gain: float) -> int:
         """Draft once in a while where speculation is off, unless not even full acceptance would pay."""
         self._since_probe += 1
         if self._since_probe < self._probe_every:
             return 0
         self._since_probe = 0
         self._probe_every = min(2 * self._probe_every, _LONGEST_PROBE)
-        if not any(self._can_pay(slots, cap) for cap in self._allowed if cap):
+        if not any(self._can_pay(slots, cap, most_gain) for cap in self._allowed if cap):
             return 0
         for rate in (self.pooled, *self._rates.values()):
             rate.add(accepted=0, tested=0, keep=_PROBE_KEEP)

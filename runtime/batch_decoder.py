@@ -231,8 +231,10 @@ class BatchDecoder:
             return [0] * len(members)
         shared = 0
         if self.policy is not None:
-            adaptive = [m.index for m in members if m.wants_drafts and m.config.drafting.draft_length is None]
-            shared = self.policy.cap(self.slots, adaptive) if adaptive else 0
+            may_draft = [member for member in members if member.wants_drafts and member.can_draft]
+            adaptive = [member.index for member in may_draft if member.config.drafting.draft_length is None]
+            others = len(members) - len(adaptive)
+            shared = self.policy.cap(self.slots, adaptive, others=others) if adaptive else 0
         counts = []
         for member in members:
             drafting = member.config.drafting

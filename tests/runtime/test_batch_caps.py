@@ -120,6 +120,21 @@ def test_one_sequence_in_many_does_not_decide() -> None:
     assert machine.caps[-50:].count(0) > 40
 
 
+@pytest.mark.parametrize(("others", "is_drafting"), [(0, True), (7, False)])
+def test_who_does_not_draft_waits_too(others: int, is_drafting: bool) -> None:
+    """One that gains two tokens a round for twice the time pays alone, not where seven others only wait for it."""
+    costs = BatchCosts()
+    for cap, seconds in ((0, 1.0), (3, 1.6), (5, 2.0)):
+        for _ in range(2):
+            costs.add(8, cap, seconds)
+    policy = CapPolicy(costs, LARGEST)
+    for _ in range(60):
+        policy.observe(8, 3, None, [(0, 3, 3)])
+    assert bool(policy.cap(8, [0], others=others)) is is_drafting
+    gain = policy.score(8, 5, [0], others=others) / policy.score(8, 0, [0], others=others)
+    assert (gain > 1.0) is is_drafting
+
+
 def test_untimed_rounds_teach_no_cost() -> None:
     """A round that compiled or captured counts for acceptance alone."""
     policy = CapPolicy(BatchCosts(), LARGEST)

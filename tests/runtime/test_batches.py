@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +13,7 @@ import pytest
 
 import edgeprec
 from edgeprec.config import DraftingConfig, GenerationConfig, Mode, SamplingConfig
+from edgeprec.runtime.batch_caps import CapPolicy
 from edgeprec.runtime.engine_torch import TorchEngine
 from edgeprec.runtime.reply import FinishReason
 from edgeprec.runtime.session import Session
@@ -164,6 +165,26 @@ def test_configurations_of_each_prompt(sessions: tuple[Session, Session]) -> Non
     same(batch, alone)
     assert batch[2].tokens != batch[3].tokens
     assert [reply.stats.seed for reply in batch] == [None, None, 1, 2, None]
+
+
+def test_who_decodes_plainly_counts_for_the_cap(
+    sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy hears of everyone in the round: those that draft as it says, and how many wait for them."""
+    heard: list[tuple[int, int]] = []
+    real = CapPolicy.cap
+
+    def cap(policy: CapPolicy, slots: int, members: Sequence[int], *, others: int = 0) -> int:
+        heard.append((len(members), others))
+        return real(policy, slots, members, others=others)
+
+    monkeypatch.setattr(CapPolicy, "cap", cap)
+    drafting = DraftingConfig(drafter="self")
+    adaptive = GenerationConfig(max_new_tokens=8, ignore_eos=True, drafting=drafting)
+    plain = replace(adaptive, mode="fp16")
+    fixed = replace(adaptive, drafting=replace(drafting, draft_length=2))
+    sessions[1].generate(["The same prompt"] * 4, [adaptive, plain, fixed, adaptive])
+    assert heard[0] == (2, 2)
 
 
 def test_statistics_of_a_batch(sessions: tuple[Session, Session]) -> None:
