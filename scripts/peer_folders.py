@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 from decode_pair import open_drafter
-from widened_checkpoint import write_widened
+from widened_checkpoint import is_written_from, write_widened
 
-from edgeprec.errors import EngineError
-from edgeprec.export.checkpoint import open_checkpoint
+from edgeprec.errors import ConfigError, EngineError
+from edgeprec.export.checkpoint import Checkpoint, open_checkpoint
 
 __all__ = ["GENAI_OPTIONS", "PeerFolders", "make_folders"]
 
@@ -35,19 +35,13 @@ def make_folders(
     """Write what is missing in ``work``: the bundle's FP16 weights, the draft, and INT4 where there is a Python for it.
 
     Raises:
-        ConfigError: the draft was made for another target.
+        ConfigError: the draft was made for another target, or ``work`` holds other models.
         EngineError: onnxruntime-genai's model builder failed; its last line stands in the message.
     """
     work.mkdir(parents=True, exist_ok=True)
-    target, small = work / "target", open_checkpoint(str(bundle))
-    if not target.exists():
-        report(f"writing {target}")
-        write_widened(small, None, target, device=torch.device("cpu"), report=lambda line: None)
-    drafts = None if draft is None else work / "draft"
-    if draft is not None and drafts is not None and not drafts.exists():
-        report(f"writing {drafts}")
-        opened = open_drafter(draft, small)
-        write_widened(opened, None, drafts, device=torch.device("cpu"), report=lambda line: None)
+    small = open_checkpoint(str(bundle))
+    target = _written(small, work / "target", report)
+    drafts = None if draft is None else _written(open_drafter(draft, small), work / "draft", report)
     genai = None if genai_python is None else work / "genai-int4"
     if genai_python is not None and genai is not None and not (genai / "genai_config.json").exists():
         report(f"building {genai}")
@@ -55,12 +49,25 @@ def make_folders(
     return PeerFolders(target, drafts, genai)
 
 
+def _written(model: Checkpoint, folder: Path, report: Callable[[str], object]) -> Path:
+    """Write a model where it is not there yet; another one in its place would be measured under the wrong name."""
+    if not folder.exists():
+        report(f"writing {folder}")
+        return write_widened(model, None, folder, device=torch.device("cpu"), report=lambda line: None)
+    if not is_written_from(folder, model):
+        raise ConfigError(f"{folder} holds another model than {model.name}: choose another folder with --work")
+    return folder
+
+
 def _build(python: str, target: Path, output: Path, work: Path) -> None:
     """Run the builder that comes with the package, as its documentation says; it needs no network for a folder."""
     command = [python, "-m", "onnxruntime_genai.models.builder", "-m", str(target), "-o", str(output)]
     command += ["-p", "int4", "-e", "cpu", "-c", str(work / "genai-cache"), "--extra_options", *GENAI_OPTIONS]
     offline = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-    done = subprocess.run(command, env=offline, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, env=offline, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise EngineError(f"cannot start {python}: {error.strerror}; give a Python that has the package") from error
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         raise EngineError(f"onnxruntime-genai's builder failed: {lines[-1][:300] if lines else 'it wrote nothing'}")

@@ -33,11 +33,16 @@ class PeerProcess:
         """Start it and wait until its model is loaded.
 
         Raises:
-            EngineError: it ended instead; what it wrote stands in the message.
+            EngineError: it ended instead; what it wrote stands in the message. Or there is no such Python.
         """
         self._log = TemporaryFile("w+", encoding="utf-8")
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=self._log, text=True)
+        try:
+            self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=self._log, text=True)
+        except OSError as error:
+            self._log.close()
+            python = self._command[0]
+            raise EngineError(f"cannot start {python}: {error.strerror}; give a Python that has the package") from error
         self.versions = self._read()["versions"]
         return self
 

@@ -34,7 +34,7 @@ from edgeprec.runtime.torch_device import choose_device
 from edgeprec.runtime.torch_weights import WeightSource
 from edgeprec.tensor_names import num_linear_weights
 
-__all__ = ["write_widened"]
+__all__ = ["is_written_from", "write_widened"]
 
 _ABOUT = "widen.json"
 _INDEX = "model.safetensors.index.json"
@@ -85,11 +85,20 @@ def write_widened(
     return output
 
 
+def is_written_from(folder: Path, small: Checkpoint) -> bool:
+    """Whether the folder is what ``write_widened`` makes of this model at its own shape; reads the model's files."""
+    mark = folder / _ABOUT
+    return mark.exists() and mark.read_bytes() == _about(small, small.config)
+
+
+def _about(small: Checkpoint, config: ModelConfig) -> bytes:
+    digests = {name: digest.sha256 for name, digest in small.digest_sources().items()}
+    return json.dumps({"sources": digests, "config": config.to_json()}, sort_keys=True, indent=1).encode()
+
+
 def _begin(part: Path, small: Checkpoint, config: ModelConfig) -> None:
     """Make the folder of the work, or make sure that what lies there is the beginning of this one."""
-    digests = {name: digest.sha256 for name, digest in small.digest_sources().items()}
-    about = json.dumps({"sources": digests, "config": config.to_json()}, sort_keys=True, indent=1).encode()
-    mark = part / _ABOUT
+    about, mark = _about(small, config), part / _ABOUT
     if mark.exists():
         if mark.read_bytes() != about:
             raise ConfigError(f"{part} holds unfinished work on another model or shape: delete it and begin anew")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import edgeprec
-from edgeprec.errors import EngineError
+from edgeprec.errors import ConfigError, EngineError
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -124,6 +124,26 @@ def test_program_that_ends_in_the_middle(opened: Callable[..., Any], tiny_pair: 
     worker = opened(kind="edgeprec", model=str(tiny_pair))
     with pytest.raises(EngineError, match=r"the worker edgeprec ended: .*100000"):
         worker.ask("fp16", (100_000,), 4)
+
+
+def test_python_that_is_not_there(load_script: Load, tmp_path: Path) -> None:
+    """A path that is no Python is said as such, for a worker and for the builder."""
+    worker = load_script("peer_process").PeerProcess("/no/python", {"kind": "genai"})
+    with pytest.raises(EngineError, match="cannot start /no/python: No such file or directory; give a Python"):
+        worker.__enter__()
+    with pytest.raises(EngineError, match="cannot start /no/python: No such file or directory; give a Python"):
+        load_script("peer_folders")._build("/no/python", tmp_path, tmp_path, tmp_path)
+
+
+def test_folder_of_another_model(load_script: Load, checkpoints: ModuleType, tmp_path: Path) -> None:
+    """What lies in the work folder is taken where it is of this model, and refused where it is of another."""
+    made = [checkpoints.make_checkpoint(tmp_path / f"toy{seed}", "llama", seed=seed) for seed in (1, 2)]
+    make, said = load_script("peer_folders").make_folders, list[str]()
+    for _ in range(2):
+        make(made[0], None, tmp_path / "work", genai_python=None, report=said.append)
+    assert said == [f"writing {tmp_path / 'work/target'}"]
+    with pytest.raises(ConfigError, match=r"work/target holds another model than toy2: choose another .* --work"):
+        make(made[1], None, tmp_path / "work", genai_python=None, report=said.append)
 
 
 @pytest.mark.usefixtures("stand_ins")
