@@ -160,7 +160,7 @@ def _generated(way: Way, job: Job, answer: Mapping[str, Any]) -> Generated:
         id=job.id,
         kind=job.kind,
         prompt_tokens=len(job.tokens),
-        cached_tokens=0,
+        cached_tokens=answer.get("cached_tokens", 0),
         new_tokens=len(tokens),
         prefill_s=answer["prefill_s"],
         decode_s=answer["decode_s"],

@@ -46,7 +46,10 @@ def timed(step: Callable[[], int], begin: Callable[[], int], ends: Sequence[int]
 
 
 def open_edgeprec(settings: Settings) -> tuple[Answering, Sequence[str]]:
-    """Open a bundle; a way is ``fp16``, ``int4``, ``self`` or ``model``, the latter two exact and adaptive."""
+    """Open a bundle; a way is ``fp16``, ``int4``, ``self`` or ``model``, the latter two exact and adaptive.
+
+    The session keeps what the way before cached of the same prompt; ``cached_tokens`` counts it.
+    """
     import edgeprec
     from edgeprec.config import DraftingConfig, GenerationConfig, Mode
 
@@ -59,9 +62,12 @@ def open_edgeprec(settings: Settings) -> tuple[Answering, Sequence[str]]:
         config = GenerationConfig(
             max_new_tokens=new_tokens, mode=Mode(way) if is_plain else Mode.EXACT, drafting=drafting
         )
-        reply = session.generate(prompt, config)
-        stats = reply.stats
-        found = {"rounds": stats.rounds, "drafted": stats.drafted, "accepted": stats.accepted}
+        generation = session.stream(prompt, config)
+        for _ in generation:
+            pass
+        reply = generation.reply
+        stats, cached = reply.stats, min(generation.prompt.cached, len(prompt) - 1)  # the last row always runs
+        found = {"rounds": stats.rounds, "drafted": stats.drafted, "accepted": stats.accepted, "cached_tokens": cached}
         times = {"prefill_s": stats.prefill_s, "decode_s": stats.decode_s}
         return {"tokens": list(reply.tokens), **times, **found}
 

@@ -126,6 +126,16 @@ def test_program_that_ends_in_the_middle(opened: Callable[..., Any], tiny_pair: 
         worker.ask("fp16", (100_000,), 4)
 
 
+def test_what_the_way_before_cached_is_counted(opened: Callable[..., Any], tiny_pair: Path) -> None:
+    """Ways of one session share its cache, so a prompt's second answer has a shorter prefill, and says so."""
+    worker = opened(kind="edgeprec", model=str(tiny_pair))
+    first, second, other = (
+        worker.ask(way, text, 3) for way, text in (("fp16", PROMPT), ("self", PROMPT), ("fp16", (9, 8)))
+    )
+    assert [answer["cached_tokens"] for answer in (first, second, other)] == [0, len(PROMPT) - 1, 0]
+    assert first["tokens"] == second["tokens"]
+
+
 def test_python_that_is_not_there(load_script: Load, tmp_path: Path) -> None:
     """A path that is no Python is said as such, for a worker and for the builder."""
     worker = load_script("peer_process").PeerProcess("/no/python", {"kind": "genai"})
@@ -178,6 +188,12 @@ def test_everything_in_turns(
     for record in records:
         assert (record["repeats"], record["is_complete"], record["replies"]) == (2, True, 3)
         assert [len(run["generations"]) for run in record["runs"]] == [3, 3]
+        replies = [one for run in record["runs"] for one in run["generations"]]
+        if record["engine"] == "onnxruntime":
+            is_told = record["mode"] != "exact" or all(r["cached_tokens"] == r["prompt_tokens"] - 1 for r in replies)
+        else:
+            is_told = not any(reply["cached_tokens"] for reply in replies)
+        assert is_told
     same = {(record["engine"], record["mode"], record["drafter"]): record["identical_to_fp16"] for record in records}
     assert same["onnxruntime", "exact", "model"] == same["onnxruntime", "exact", "self"] == 3
     assert same["transformers float32", "fp16", None] == same["transformers float32", "exact", "model"] == 3
