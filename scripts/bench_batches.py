@@ -29,7 +29,7 @@ from batch_prompts import SweepPrompts
 from batch_table import batch_table, crossovers, way_of
 from checkpoint_source import load_tokenizer
 from decode_pair import SHAPES, LoadedModel, load_pair
-from results_file import ResultsFile, key_of
+from results_file import ResultsFile, key_of, model_of
 from sweep_arguments import add_sweep_arguments
 
 from edgeprec.config import DrafterKind, GenerationConfig, Mode
@@ -38,6 +38,7 @@ from edgeprec.devices.detect import detect
 from edgeprec.devices.meter import Meter
 from edgeprec.devices.sysfs import Sysfs
 from edgeprec.errors import EdgePrecError
+from edgeprec.kernels.layout import GROUP_SIZES
 from edgeprec.runtime.batch_generation import BatchGenerator
 from edgeprec.runtime.benchmark_case import Case
 from edgeprec.runtime.benchmark_machine import device_facts, library_versions, read_state
@@ -86,6 +87,10 @@ def sweep(
     bench = open_bench(target, draft, meter, arguments)
     about = circumstances(target, draft, meter, arguments)
     results = ResultsFile(arguments.output)
+
+    def report() -> str:
+        return write_report(of_models(about, results.records), arguments)
+
     ways = arguments.configs or default_ways(has_draft=draft is not None)
     try:
         for case in plan_cases(arguments.batches, ways, new_tokens=arguments.tokens, prompts=bench.prompts.of_set):
@@ -95,9 +100,9 @@ def sweep(
                 print("time is up: the rest is left out; run the same command again to go on", flush=True)
                 break
             measure(bench, about, case, results, has_time, engine=target.engine)
-            write_report(results.records, arguments)
+            report()
     finally:
-        print(f"\n{write_report(results.records, arguments)}\n\n{engine_note(target)}", flush=True)
+        print(f"\n{report()}\n\n{engine_note(target)}", flush=True)
 
 
 def default_ways(*, has_draft: bool) -> list[str]:
@@ -238,6 +243,12 @@ def is_measured(about: Circumstances, case: Case, records: Sequence[Record]) -> 
     return any(record["is_complete"] and key_of(record) == key_of(wanted) for record in records)
 
 
+def of_models(about: Circumstances, records: Sequence[Record]) -> list[Record]:
+    """Return the records of these models, and those of other programs; a table of two drafts would mix their rows."""
+    own = model_of(about.model)
+    return [record for record in records if record["engine"] != about.engine or model_of(record["model"]) == own]
+
+
 def write_report(records: Sequence[Record], arguments: argparse.Namespace) -> str:
     """Return what was measured so far in Markdown: circumstances, table, where speculation stops paying."""
     swept = [record for record in records if record["batch"] is not None]
@@ -296,7 +307,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("source", type=Path)
     parser.add_argument("--draft", type=Path, help="what drafts, widened to a 1B shape; without it the target does")
     parser.add_argument("--shape", choices=SHAPES, default="8b")
-    parser.add_argument("--group-size", type=int, default=128)
+    parser.add_argument("--group-size", type=int, choices=GROUP_SIZES, default=128)
     parser.add_argument("--keep-draft-grid", action="store_true", help="INT4 of the draft in the blocks it learned in")
     add_sweep_arguments(parser, ways="such as 'fp16,int4,draft K=5,draft adaptive'", batches=(1, 2, 4, 8, 16, 32, 64))
     return parser.parse_args()

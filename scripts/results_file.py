@@ -11,18 +11,22 @@ from typing import Any
 
 from edgeprec.bench_results import SCHEMA, SCHEMA_VERSION
 
-__all__ = ["ResultsFile", "key_of", "read_objects", "read_results"]
+__all__ = ["ResultsFile", "key_of", "model_of", "read_objects", "read_results"]
 
 Record = dict[str, Any]
 
 
 def key_of(record: Record) -> Hashable:
-    """Return what two records share that measure the same: program, way of decoding, texts and batch."""
+    """Return what two records share that measure the same: program, models, way of decoding, texts and batch."""
     test = record["test"]
     asked = (test["kind"], test["prompt_set"], test["new_tokens"], test["sequences"])
     settings = tuple(record[name] for name in ("mode", "drafter", "draft_length", "three_level"))
-    model = tuple(record["model"].get(name) for name in ("name", "draft", "draft_group_size"))
-    return (record["engine"], record["engine_device"], *model, *settings, *asked)
+    return (record["engine"], record["engine_device"], model_of(record["model"]), *settings, *asked)
+
+
+def model_of(model: Record) -> Hashable:
+    """Return what tells a record's models apart: names, and the blocks of their INT4."""
+    return tuple(model.get(name) for name in ("name", "group_size", "draft", "draft_group_size"))
 
 
 def read_objects(path: Path) -> Iterator[Record]:

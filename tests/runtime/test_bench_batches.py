@@ -87,6 +87,23 @@ def test_sweep_of_a_toy(sweep: Callable[..., Path], capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.count("warm-up") == 0
 
 
+def test_other_blocks_are_another_model(sweep: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """INT4 in blocks of another size is measured anew beside the older row, and the table has the asked one alone."""
+    flags = ("--batches", "1", "--configs", "fp16,int4")
+    sweep(*flags)
+    capsys.readouterr()
+    records = read(sweep(*flags, "--group-size", "64"))
+    assert [(r["mode"], r["model"]["group_size"]) for r in records] == [
+        ("fp16", 32),
+        ("int4", 32),
+        ("fp16", 64),
+        ("int4", 64),
+    ]
+    printed = capsys.readouterr().out
+    assert printed.count("| 1 | int4 |") == 1
+    assert printed.count("warm-up") == 2
+
+
 def test_ends_of_text_end_replies(sweep: Callable[..., Path], script: ModuleType) -> None:
     """A reply is as long as its limit or shorter, and the next prompt takes its slot: more replies than slots."""
     seen: list[Any] = []
@@ -138,6 +155,13 @@ def test_unknown_way_is_refused(sweep: Callable[..., Path]) -> None:
     """Before anything is measured, with what there is."""
     with pytest.raises(ConfigError, match="--configs has 'draft K=9', expected some of fp16, int4"):
         sweep("--batches", "1", "--configs", "fp16,draft K=9")
+
+
+def test_unknown_block_size_is_refused(sweep: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Blocks that no kernel takes are refused with those that are taken, before anything is loaded."""
+    with pytest.raises(SystemExit):
+        sweep("--batches", "1", "--group-size", "16")
+    assert "argument --group-size: invalid choice: 16 (choose from 32, 64, 128)" in capsys.readouterr().err
 
 
 def test_no_time_at_all(sweep: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
