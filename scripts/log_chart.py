@@ -53,9 +53,10 @@ class LogChart:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Return the lowest and the highest value, with some room."""
-        values = [point.y for line in self.series for point in line.points]
-        return min(values) / _MARGIN, max(values) * _MARGIN
+        """Return the lowest and the highest value, whiskers included, with some room."""
+        points = [point for line in self.series for point in line.points]
+        lowest = min(low if (low := point.y - point.deviation) > 0.0 else point.y for point in points)
+        return lowest / _MARGIN, max(point.y + point.deviation for point in points) * _MARGIN
 
     @property
     def top(self) -> float:
@@ -92,14 +93,16 @@ def draw_log_chart(chart: LogChart) -> str:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return 1, 2 and 5 times powers of ten within the limits."""
-    found: list[float] = []
-    for power in count(floor(log10(low))):
-        steps = [step * 10.0**power for step in (1, 2, 5)]
-        if steps[0] > high:
+    """Return 1, 2 and 5 times powers of ten within the limits; where fewer than two are, all whole multiples.
+
+    A span too narrow for those has its two ends.
+    """
+    powers = range(floor(log10(low)), floor(log10(high)) + 1)
+    for steps in ((1, 2, 5), range(1, 10)):
+        found = [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
+        if len(found) > 1:
             return found
-        found += [step for step in steps if low <= step <= high]
-    raise AssertionError
+    return [low, high]
 
 
 def _frame(chart: LogChart) -> Iterator[str]:

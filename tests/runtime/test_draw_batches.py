@@ -110,7 +110,27 @@ def test_ticks_are_round(load_script: Load) -> None:
     ticks = load_script("log_chart").ticks
     assert ticks(0.04, 1.2) == pytest.approx([0.05, 0.1, 0.2, 0.5, 1.0])
     assert ticks(300.0, 9000.0) == [500.0, 1000.0, 2000.0, 5000.0]
-    assert ticks(2.1, 4.9) == []
+
+
+@pytest.mark.parametrize(("low", "high", "expected"), [(2.1, 4.9, [3.0, 4.0]), (3.2, 3.6, [3.2, 3.6])])
+def test_no_axis_is_without_numbers(load_script: Load, low: float, high: float, expected: list[float]) -> None:
+    """A span with fewer than two of those has all whole multiples, or its ends: one can always read a value."""
+    assert load_script("log_chart").ticks(low, high) == expected
+
+
+def test_whiskers_are_not_cut_off(load_script: Load) -> None:
+    """A deviation larger than the room around the values is drawn in full, on the same scale as the points."""
+    module = load_script("log_chart")
+    wide = module.LogSeries("a", [module.Point(1.0, 100.0, 60.0), module.Point(2.0, 100.0)])
+    chart = module.LogChart(title="t", x_label="x", y_label="y", series=[wide])
+    low, high = chart.limits
+    assert low < 40.0
+    assert high > 160.0
+    picture = ElementTree.fromstring(module.draw_log_chart(chart))
+    (whisker,) = [e for e in picture.iter(f"{SVG}line") if e.get("class") is None]
+    assert [float(whisker.attrib[end]) for end in ("y1", "y2")] == pytest.approx(
+        [chart.level(40.0), chart.level(160.0)], abs=0.1
+    )
 
 
 def test_command(load_script: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
