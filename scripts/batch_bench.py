@@ -10,6 +10,7 @@ from batch_prompts import SweepPrompts
 
 from edgeprec.config import GenerationConfig, Mode
 from edgeprec.devices.meter import Meter
+from edgeprec.errors import EngineError
 from edgeprec.runtime.batch_benchmark import batch_generated
 from edgeprec.runtime.batch_generation import BatchGenerator
 from edgeprec.runtime.batch_reply import BatchReply
@@ -67,7 +68,11 @@ class BatchBench:
         return _WARM_UP_RUNS
 
     def repeat(self, case: Case, number: int) -> Repeat:
-        """Decode for so many seconds after the first prompts, inside one window of the meter."""
+        """Decode for so many seconds after the first prompts, inside one window of the meter.
+
+        Raises:
+            EngineError: the prompts ran out before, so that slots stood empty.
+        """
         count = case.sequences + int(self.seconds * _MOST_TOKENS_PER_S / case.new_tokens) + 8
         jobs = self.prompts.jobs(count, repeat=number, new_tokens=case.new_tokens)
         self._is_timed, self._ends_at = True, None
@@ -75,6 +80,11 @@ class BatchBench:
             batch = self._run(case, jobs)
         finally:
             self._is_timed = False
+        if len(batch) == len(jobs):
+            raise EngineError(
+                f"all {len(jobs)} prompts had begun before {self.seconds:g} s were over, so slots stood empty: replies "
+                "are much shorter than --tokens, give fewer"
+            )
         totals = BatchTotals(case.sequences)
         totals.add(batch)
         generated = batch_generated(batch, jobs[: len(batch)])

@@ -205,6 +205,15 @@ def test_damaged_lines_are_measured_again(sweep: Callable[..., Path]) -> None:
     assert json.loads(whole) == read(saved)[0]
 
 
+def test_batch_that_runs_dry_is_no_row(
+    script: ModuleType, sweep: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the prompts end before the time does, slots stand empty: that is no measure of a full batch."""
+    monkeypatch.setattr(script.BatchBench, "_is_over", lambda bench: False)
+    assert not sweep("--batches", "2", "--configs", "fp16", "--seconds", "0.001").exists()
+    assert "left out: all 15 prompts had begun before 0.001 s were over" in capsys.readouterr().out
+
+
 def test_way_that_cannot_run_is_left_out(
     script: ModuleType, sweep: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
