@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from kernel_gemlite import gemlite_launch, gemlite_layers, has_gemlite
 from kernel_musts import FP16_ROWS, Times, judge, summarize
-from kernel_timing import GROUP_SIZE, HEAD, LLAMA_8B, Arena, Timing, measure, read_bandwidth_gb_per_s
+from kernel_timing import GROUP_SIZE, HEAD, LLAMA_8B, ROTATED_BYTES, Arena, Timing, measure, read_bandwidth_gb_per_s
 
 from edgeprec.kernels import dispatch
 from edgeprec.kernels.repack import ROWS_PER_TILE, TILE_K, DeviceInt4Weight
@@ -82,7 +82,7 @@ def bench_ours(arena: Arena, layer: str, n: int, k: int) -> list[Row]:
 def tinygemm_weights(n: int, k: int) -> TinygemmWeights:
     """Return weights in torch's own INT4 layout, as many as rotate, and their scales and zeros."""
     packed = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, device="cuda")
-    copies = max(1, 420 * 2**20 // (n * k // 2))
+    copies = max(1, ROTATED_BYTES // (n * k // 2))
     weights = [torch._convert_weight_to_int4pack(packed, 8) for _ in range(copies)]
     return weights, torch.rand(k // GROUP_SIZE, n, 2, dtype=torch.bfloat16, device="cuda")
 
@@ -301,11 +301,19 @@ def main() -> None:
     parser.add_argument("--no-gemlite", action="store_true", help="leave gemlite out")
     options = parser.parse_args()
     if options.must:
-        bench_musts(options.limit_s, options.output, uses_gemlite=not options.no_gemlite and has_gemlite())
+        bench_musts(options.limit_s, options.output, uses_gemlite=takes_gemlite(is_wanted=not options.no_gemlite))
     elif options.ablate:
         bench_ablation(options.output)
     else:
-        bench_all(options.output, uses_gemlite=not options.no_gemlite and has_gemlite())
+        bench_all(options.output, uses_gemlite=takes_gemlite(is_wanted=not options.no_gemlite))
+
+
+def takes_gemlite(*, is_wanted: bool) -> bool:
+    """Whether gemlite is measured; where it was wanted and is not installed, that is said: its figures are missing."""
+    if not is_wanted or has_gemlite():
+        return is_wanted
+    print("gemlite is not installed, its figures are left out: pip install gemlite, or give --no-gemlite", flush=True)
+    return False
 
 
 def bench_all(output: Path | None, *, uses_gemlite: bool) -> None:

@@ -194,6 +194,23 @@ def test_verdicts_come_of_what_time_allows(
     assert {"timing", "verdict"} <= set(kinds)
 
 
+@pytest.mark.parametrize(
+    ("is_wanted", "is_there", "says"), [(True, True, False), (True, False, True), (False, False, False)]
+)
+def test_a_missing_gemlite_is_said(
+    scripts: dict[str, ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_wanted: bool,
+    is_there: bool,
+    says: bool,
+) -> None:
+    """Verdicts without a peer's figures do not pass for all of them, unless one left it out oneself."""
+    monkeypatch.setattr(scripts["bench_kernels"], "has_gemlite", lambda: is_there)
+    assert scripts["bench_kernels"].takes_gemlite(is_wanted=is_wanted) is (is_wanted and is_there)
+    assert ("gemlite is not installed, its figures are left out" in capsys.readouterr().out) is says
+
+
 def test_the_must_table_has_what_was_timed(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
     """Rows that time did not allow are absent, kernels that were not timed are dashes; lines come back as JSON."""
     bench, timing = scripts["bench_kernels"], scripts["kernel_timing"]
