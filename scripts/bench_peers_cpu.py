@@ -125,7 +125,7 @@ def programs(
         yield process, [Way("onnxruntime-genai int4", process, "int4", replace(plain, mode=Mode.INT4))]
     if arguments.gguf is not None:
         process = PeerProcess(arguments.llama_python, {"kind": "llama", "model": str(arguments.gguf), **common})
-        yield process, [Way(f"llama.cpp {arguments.gguf.suffixes[0]}", process, "gguf", replace(plain, mode=Mode.INT4))]
+        yield process, [Way(f"llama.cpp {arguments.gguf.stem}", process, "gguf", replace(plain, mode=Mode.INT4))]
 
 
 def _has_draft(bundle: Path) -> bool:

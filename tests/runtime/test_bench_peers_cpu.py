@@ -170,7 +170,7 @@ def test_everything_in_turns(
     draft = checkpoints.make_checkpoint(tmp_path / "draft", "llama", **common, num_layers=1, seed=3)
     bundle = edgeprec.export_bundle(made, tmp_path / "toy.edgeprec", draft=str(draft))
     words = ["bench_peers_cpu.py", str(bundle), "--draft", str(draft), "--genai-python", sys.executable]
-    words += ["--gguf", "toy.Q4_1.gguf", "--prompts", "3", "--tokens", "6", "--repeats", "2", "--threads", "1"]
+    words += ["--gguf", "toy-0.5B.Q4_1.gguf", "--prompts", "3", "--tokens", "6", "--repeats", "2", "--threads", "1"]
     words += ["--prompt-tokens", "80", "--work", str(tmp_path / "work"), "-o", str(tmp_path / "cpu.jsonl")]
     monkeypatch.setattr(sys, "argv", words)
     load_script("bench_peers_cpu").main()
@@ -183,7 +183,7 @@ def test_everything_in_turns(
         ("transformers float32", "fp16", None),
         ("transformers float32", "exact", "model"),
         ("onnxruntime-genai int4", "int4", None),
-        ("llama.cpp .Q4_1", "int4", None),
+        ("llama.cpp toy-0.5B.Q4_1", "int4", None),
     ]
     for record in records:
         assert (record["repeats"], record["is_complete"], record["replies"]) == (2, True, 3)
@@ -197,7 +197,7 @@ def test_everything_in_turns(
     same = {(record["engine"], record["mode"], record["drafter"]): record["identical_to_fp16"] for record in records}
     assert same["onnxruntime", "exact", "model"] == same["onnxruntime", "exact", "self"] == 3
     assert same["transformers float32", "fp16", None] == same["transformers float32", "exact", "model"] == 3
-    assert same["llama.cpp .Q4_1", "int4", None] == 0
+    assert same["llama.cpp toy-0.5B.Q4_1", "int4", None] == 0
     assert (tmp_path / "work/genai-int4/genai_config.json").read_text().startswith("int4_accuracy_level=4")
     printed = capsys.readouterr().out
     assert "| transformers float32, assisted K=5 |" in printed
