@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -119,18 +118,12 @@ class _Int4Layers:
         config = self.checkpoint.config
         self.progress(ProgressEvent("quantize", layer, config.num_layers, f"layer {layer}"))
         statistics = self._advance(layer, tensors)
-
-        def pack(linear: LinearName) -> list[tuple[str, npt.NDArray[Any]]]:
+        for linear in LINEARS:
             weight = quantize(tensors[f"layers.{layer}.{linear}"], self.settings, statistics.get(linear)).weight
-            return [
-                (HF_ROLE_NAMES[role].format(layer=layer).removesuffix("weight") + end, values)
-                for role, columns in _parts(config, linear)
-                for end, values in pack_columns(weight, columns).items()
-            ]
-
-        with ThreadPoolExecutor(len(LINEARS)) as pool:
-            for packed in pool.map(pack, LINEARS):
-                yield from packed
+            for role, columns in _parts(config, linear):
+                stem = HF_ROLE_NAMES[role].format(layer=layer).removesuffix("weight")
+                for end, values in pack_columns(weight, columns).items():
+                    yield stem + end, values
         self.progress(ProgressEvent("quantize", layer + 1, config.num_layers, ""))
 
     def _advance(self, layer: int, tensors: Tensors) -> dict[LinearName, InputStatistics]:

@@ -147,7 +147,7 @@ class TorchEngine:
     def _filled(self, rows: int) -> int:
         if rows <= _VERIFY_ROWS[-1] or self._graphs.capture is None:
             return rows
-        return min(next((piece for piece in _PIECES if rows <= piece), rows), max(rows, self._info.max_rows))
+        return next((piece for piece in _PIECES if rows <= piece <= self._info.max_rows), rows)
 
     def forward_batch(
         self, tokens: Sequence[Sequence[int]], *, positions: Sequence[int], plan: Plan, width: int = 0
