@@ -39,6 +39,12 @@ def generate(session: Session, prompt: str, **asked: str | int | None) -> Reply:
     return session.generate(prompt, max_new_tokens=NEW_TOKENS, ignore_eos=True, **asked)
 
 
+@pytest.fixture(scope="class")
+def plain(session: Session, request: pytest.FixtureRequest) -> list[Reply]:
+    """Decode every prompt of a class in plain FP16, once."""
+    return [generate(session, prompt, mode="fp16") for prompt in request.cls.prompts]
+
+
 def test_classes_share_all_prompts() -> None:
     """There are 20 different prompts, each in one of the classes."""
     assert (*TestFirstTenPrompts.prompts, *TestLastTenPrompts.prompts) == PROMPTS
@@ -49,11 +55,6 @@ class _Promise:
     """The tests of one half of the prompts."""
 
     prompts: ClassVar[tuple[str, ...]]
-
-    @pytest.fixture(scope="class")
-    def plain(self, session: Session) -> list[Reply]:
-        """Decode every prompt in plain FP16, once."""
-        return [generate(session, prompt, mode="fp16") for prompt in self.prompts]
 
     def test_baseline_is_whole(self, plain: list[Reply]) -> None:
         """There are ten different texts of 128 tokens to compare with."""
