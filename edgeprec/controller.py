@@ -61,7 +61,8 @@ class Controller:
     """Decides for one sequence. Equal observations give equal decisions.
 
     ``drafter`` is who really drafts (not ``auto``); ``num_layers`` are the target's, ``draft_layers`` a draft model's.
-    ``learned`` carries on from an earlier sequence on the same device and pair.
+    ``learned`` carries on from an earlier sequence on the same device and pair. Without ``has_guard`` measured costs
+    alone decide whether to draft: of a level below, whose losses are counted by the guard of the level above.
 
     Raises:
         ConfigError: mode bounded without a calibration of the drafter, or thresholds out of order.
@@ -78,8 +79,10 @@ class Controller:
         num_layers: int,
         draft_layers: int | None = None,
         learned: Learned | None = None,
+        has_guard: bool = True,
     ) -> None:
         self._mode = mode
+        self._has_guard = has_guard
         self._drafting = drafting
         self._drafter = drafter
         self._grid = _drafter_grid(calibration, drafter)
@@ -245,7 +248,7 @@ class Controller:
         if self._mode is Mode.BOUNDED:
             return CapPlan(cap=VERIFY_EVERY_TOKENS - 1, reason=StopReason.CAP)
         self._speculation, plan = self._speculation.planned(
-            rung=draft_rung, energy_exponent=exponent, is_guarded=bias.strength == 0.0
+            rung=draft_rung, energy_exponent=exponent, is_guarded=self._has_guard and bias.strength == 0.0
         )
         self._follow_costs()
         return plan

@@ -7,13 +7,16 @@ Every level has its own controller, its target being the level above, and so its
     direct   the draft model against FP16, two levels; None where the route is not to be chosen
 
 So each part switches itself off where it does not pay: ``level`` to plain INT4 drafts, ``RouteChoice`` to the direct
-route, the guard of ``through`` and ``direct`` to plain FP16. Pure, like the controllers it is made of.
+route, the guard of ``through`` and ``direct`` to plain FP16. That guard counts what both levels cost. ``level`` has
+none of its own: its gain is small, and a few rejections in a row would end its drafts for the rest of a reply. Pure,
+like the controllers it is made of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from edgeprec.config import DrafterKind, GenerationConfig, Mode
 from edgeprec.controller import Controller, guard_notes
@@ -24,7 +27,7 @@ from edgeprec.governor import PowerBias
 from edgeprec.route_choice import Route, RouteChoice
 from edgeprec.speculation import Learned
 
-__all__ = ["LevelController", "LevelMemory", "RouteTally", "level_controller"]
+__all__ = ["ControllerMaker", "LevelController", "LevelMemory", "RouteTally", "level_controller"]
 
 _NO_BIAS = PowerBias()
 _FIRST_ROUNDS = 8  # in which the costs of the level below become known
@@ -177,9 +180,15 @@ class LevelController:
         yield from dict.fromkeys(note for one in controllers for note in one.setting_notes)
 
 
-def level_controller(
-    config: GenerationConfig, memory: LevelMemory, make: Callable[[DrafterKind, Mode, Learned | None], Controller]
-) -> LevelController:
+class ControllerMaker(Protocol):
+    """Makes a controller of the pair for a drafter and a mode, with what was learned before."""
+
+    def __call__(
+        self, drafter: DrafterKind, mode: Mode, learned: Learned | None, /, *, has_guard: bool = True
+    ) -> Controller: ...
+
+
+def level_controller(config: GenerationConfig, memory: LevelMemory, make: ControllerMaker) -> LevelController:
     """Return the controllers of one sequence; ``make`` returns one for a drafter, a mode and what was learned before.
 
     The route is free in mode exact with the adaptive length only: a fixed length switches every choice off, and what
@@ -189,6 +198,6 @@ def level_controller(
     return LevelController(
         through=make(DrafterKind.SELF, config.mode, memory.through),
         direct=make(DrafterKind.MODEL, config.mode, memory.direct) if is_free else None,
-        level=make(DrafterKind.MODEL, Mode.EXACT, memory.level),
+        level=make(DrafterKind.MODEL, Mode.EXACT, memory.level, has_guard=False),
         memory=memory,
     )

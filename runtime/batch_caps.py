@@ -4,6 +4,11 @@ A round over P slots with cap K costs ``seconds(P, K)``, draft and verification 
 once, so whole rounds are what it can time. A sequence that has a share a of its drafts accepted gains
 1 + a + ... + a^K tokens. The cap is the one with the most tokens a second over all sequences; 0 when none beats plain
 decoding by more than the noise, so that speculation switches itself off where a batch makes it a loss.
+
+Whatever the estimates say, an account holds what drafting rounds really saved against plain ones. Once they have lost
+a hundredth of all time, nothing is drafted until plain rounds have made that small again: so finding out, too, costs
+at most that. While nothing is drafted the texts run ahead of the drafter: a trial is one for texts that are near alone,
+and what catching up with all took is a debt that is charged where drafting ends before it has paid.
 """
 
 from __future__ import annotations
@@ -21,11 +26,14 @@ _LEAST_RATE = 1 / 8
 _LEAST_SECONDS = 1e-9
 _ENOUGH_SAMPLES = 2
 _LEAST_GAIN = 1.02  # over plain decoding
+_GAIN_A_TOKEN = 1 / 2000  # more for each token behind: a tenth of a plain round's time, to be back in 200 rounds
 _LEAST_CHANGE = 1.03  # over the cap in use
 _DECIDE_EVERY = 8
 _PLAIN_EVERY = 128  # rounds between two plain ones, so that their cost stays known
 _PROBE_EVERY = 64  # rounds between two trials while speculation is off; doubled each time
 _LONGEST_PROBE = 256
+_MOST_LOST = 0.01  # of all time
+_FREE_ROUNDS = 8.0  # that drafting may lose besides, in a batch: to find out at all
 _PROBE_KEEP = 0.5  # of all counts at a trial: they are old by then
 _KEEP = 0.9  # of a sequence's counts a round
 _POOLED_KEEP = 0.98
@@ -56,17 +64,25 @@ class BatchCosts:
     rounds: dict[int, dict[int, _RoundTime]] = field(default_factory=dict)
 
     def seconds(self, slots: int, cap: int) -> float | None:
-        """Return what a round costs: measured, or on the line through the two nearest caps that were. None before."""
+        """Return what a round costs: measured, or from the nearest caps that were. None before.
+
+        That is the line through two that draft. The plain round is not on it: that a round drafts at all may cost more
+        than what it drafts. Where one alone was measured, a smaller cap counts as much.
+        """
         known = self.rounds.get(slots, {})
         if cap in known:
             return known[cap].seconds
-        if len(known) < 2:
-            return next((time.seconds for time in known.values()), None)
-        caps = sorted(known)
+        plain = known[0].seconds if 0 in known else _LEAST_SECONDS
+        caps = sorted(one for one in known if one)
+        if not caps or not cap:
+            return None
         at = min(max(bisect_left(caps, cap), 1), len(caps) - 1)
-        low, high = caps[at - 1], caps[at]
-        slope = max((known[high].seconds - known[low].seconds) / (high - low), 0.0)
-        return max(known[low].seconds + slope * (cap - low), _LEAST_SECONDS)
+        low, high = (0, caps[0]) if len(caps) == 1 else (caps[at - 1], caps[at])
+        first, last = (known[one].seconds if one else plain for one in (low, high))
+        if len(caps) == 1 and cap < high:
+            return last
+        slope = max((last - first) / (high - low), 0.0)
+        return max(first + slope * (cap - low), plain, _LEAST_SECONDS)
 
     def samples(self, slots: int, cap: int) -> int:
         """Return how many such rounds were timed."""
@@ -94,6 +110,34 @@ class _Rate:
 
 
 @dataclass(slots=True)
+class _Account:
+    """Seconds that drafting rounds saved against plain ones, and how much of all time they may lose."""
+
+    saved: float = 0.0
+    spent: float = 0.0
+    debt: float = 0.0  # of catching up
+    trial: float = 0.0  # that a trial may lose, as trials before did; the dearest ones fade
+
+    def add(self, saved: float, seconds: float) -> None:
+        """Take in a round; what was saved long ago does not excuse losses."""
+        self.spent += seconds
+        paid = min(max(saved, 0.0), self.debt)
+        self.debt -= paid
+        self.saved = min(self.saved + saved - paid, _MOST_LOST * self.spent)
+
+    def add_trial(self, lost: float) -> None:
+        self.trial = max(lost, self.trial / 2)
+
+    def charge(self) -> None:
+        """Count what catching up took and drafting did not bring back."""
+        self.saved, self.debt = self.saved - self.debt, 0.0
+
+    def allows(self, plain: float, lost: float = 0.0) -> bool:
+        """Whether a round may lose so many seconds."""
+        return lost - self.saved <= _MOST_LOST * self.spent + _FREE_ROUNDS * plain
+
+
+@dataclass(slots=True)
 class CapPolicy:
     """Chooses the cap of each round of one batch. It looks at no clock."""
 
@@ -101,38 +145,66 @@ class CapPolicy:
     largest: int
     pooled: _Rate = field(default_factory=_Rate)
     rounds_off: int = 0
+    is_trial: bool = False  # the cap given last is to find out: texts far ahead of the drafter better stay out
+    _slots: int = 0
     _rates: dict[int, _Rate] = field(default_factory=dict)
     _choice: tuple[int, int] | None = None  # slots and cap
     _age: int = 0
     _since_plain: int = 0
     _since_probe: int = 0
     _probe_every: int = _PROBE_EVERY
+    _account: _Account = field(default_factory=_Account)
 
-    def cap(self, slots: int, members: Sequence[int], *, others: int = 0) -> int:
-        """Return the cap of the coming round of these sequences; so many ``others`` run with them and wait for it."""
+    def cap(self, slots: int, members: Sequence[int], *, others: int = 0, behind: int = 0, is_near: bool = True) -> int:
+        """Return the cap of the coming round of these sequences; so many ``others`` run with them and wait for it.
+
+        The drafter is so many tokens ``behind`` the text it is furthest from, and near to some (``is_near``).
+        """
+        self.is_trial = False
         most_gain = len(members) / (len(members) + others)
         untimed = self._untimed(slots, most_gain)
+        plain = self.costs.seconds(slots, 0)
+        if plain is not None and untimed != 0 and not self._account.allows(plain):
+            self._choice, self._age = (slots, 0), 0
+            return self._off()
         if untimed is not None:
+            self.is_trial = untimed > 0
             return untimed
+        assert plain is not None
         if self._choice is None or self._choice[0] != slots or self._age >= _DECIDE_EVERY:
-            self._decide(slots, members, others)
+            self._decide(slots, members, others, behind)
         self._age += 1
         assert self._choice is not None
         cap = self._choice[1]
         if cap == 0:
-            cap = self._probe(slots, most_gain)
-            self.rounds_off += cap == 0
-            return cap
+            self.is_trial = is_near and self._is_due(slots, most_gain, plain)
+            return min(_TRIED_CAPS[0], self.largest) if self.is_trial else self._off()
         self._since_plain += 1
         if self._since_plain >= _PLAIN_EVERY:
             self._since_plain = 0
             return 0
         return cap
 
-    def observe(self, slots: int, cap: int, seconds: float | None, outcomes: Sequence[tuple[int, int, int]]) -> None:
-        """Take in a round: (sequence, drafted, accepted) of each, and its time where that is worth something."""
+    def _off(self) -> int:
+        self._account.charge()
+        self.rounds_off += 1
+        return 0
+
+    def observe(
+        self,
+        slots: int,
+        cap: int,
+        seconds: float | None,
+        outcomes: Sequence[tuple[int, int, int]],
+        *,
+        is_caught_up: bool = True,
+    ) -> None:
+        """Take in a round: (sequence, drafted, accepted) of each, and its time where that is worth something.
+
+        Its time is no measure of such rounds where the drafter had to catch up with the texts first.
+        """
         if seconds is not None:
-            self.costs.add(slots, cap, seconds)
+            self._count(slots, cap, seconds, outcomes, is_caught_up=is_caught_up)
         tested = taken = 0
         for sequence, drafted, accepted in outcomes:
             if drafted:
@@ -142,6 +214,25 @@ class CapPolicy:
                 tested, taken = tested + tests, taken + accepted
         if tested:
             self.pooled.add(accepted=taken, tested=tested, keep=_POOLED_KEEP)
+
+    def _count(
+        self, slots: int, cap: int, seconds: float, outcomes: Sequence[tuple[int, int, int]], *, is_caught_up: bool
+    ) -> None:
+        if is_caught_up:
+            self.costs.add(slots, cap, seconds)
+            if self.costs.samples(slots, cap) == _ENOUGH_SAMPLES:
+                self._age = _DECIDE_EVERY  # what was an estimate is known now
+        plain = self.costs.seconds(slots, 0)
+        if plain is None:
+            return
+        gained = 1.0 + sum(accepted for _, _, accepted in outcomes) / max(len(outcomes), 1)
+        saved = gained * plain - seconds if cap else 0.0
+        if not is_caught_up and not self.is_trial:
+            self._account.debt -= saved
+            saved = 0.0
+        self._account.add(saved, seconds)
+        if self.is_trial:
+            self._account.add_trial(-saved)
 
     def score(self, slots: int, cap: int, members: Sequence[int], *, others: int = 0) -> float:
         """Return tokens a second of a round with this cap, in which the others give a token each."""
@@ -153,44 +244,52 @@ class CapPolicy:
         return (others + sum(rate**place for rate in rates for place in range(cap + 1))) / seconds
 
     def _untimed(self, slots: int, most_gain: float) -> int | None:
-        """Return a cap that is to be timed first: 0, and further ones as long as full acceptance could pay."""
+        """Return a cap that is to be timed first: 0, and further ones as long as full acceptance could pay.
+
+        A plain round first, since what comes first is slow; the others before more of those, while the drafter still
+        keeps up with the texts.
+        """
+        if self._slots != slots:
+            self._slots = slots
+            if not self.costs.samples(slots, 0):
+                return 0
         most = self._allowed[-1]
-        for tried in (0, *(min(cap, most) for cap in _TRIED_CAPS)):
+        for tried in (min(cap, most) for cap in _TRIED_CAPS):
             if self.costs.samples(slots, tried) < _ENOUGH_SAMPLES:
                 return tried
-            if tried and not self._can_pay(slots, tried, most_gain):
-                return None
-        return None
+            if not self._can_pay(slots, tried, most_gain):
+                break
+        return 0 if self.costs.samples(slots, 0) < _ENOUGH_SAMPLES else None
 
     def _can_pay(self, slots: int, cap: int, most_gain: float) -> bool:
         """Whether full acceptance would pay; ``most_gain`` is what a draft adds then, in tokens a sequence."""
         plain, seconds = self.costs.seconds(slots, 0), self.costs.seconds(slots, cap)
-        return plain is not None and seconds is not None and (1.0 + most_gain * cap) * plain > seconds
+        return plain is None or (seconds is not None and (1.0 + most_gain * cap) * plain > seconds)
 
     @property
     def _allowed(self) -> list[int]:
         return [cap for cap in _CAPS if cap <= self.largest]
 
-    def _decide(self, slots: int, members: Sequence[int], others: int) -> None:
+    def _decide(self, slots: int, members: Sequence[int], others: int, behind: int) -> None:
         scores = {cap: self.score(slots, cap, members, others=others) for cap in self._allowed}
         best = max(scores, key=scores.__getitem__)
         used = self._choice[1] if self._choice is not None and self._choice[0] == slots else None
         if used and used in scores and scores[best] <= _LEAST_CHANGE * scores[used]:
             best = used
-        if scores[best] <= _LEAST_GAIN * scores[0]:
+        if scores[best] <= (_LEAST_GAIN + _GAIN_A_TOKEN * behind) * scores[0]:
             best = 0
         self._choice, self._age = (slots, best), 0
 
-    def _probe(self, slots: int, most_gain: float) -> int:
-        """Draft once in a while where speculation is off, unless not even full acceptance would pay."""
+    def _is_due(self, slots: int, most_gain: float, plain: float) -> bool:
+        """Whether to draft once where speculation is off: now and then, unless not even full acceptance would pay."""
         self._since_probe += 1
-        if self._since_probe < self._probe_every:
-            return 0
+        if self._since_probe < self._probe_every or not self._account.allows(plain, self._account.trial):
+            return False
         self._since_probe = 0
         self._probe_every = min(2 * self._probe_every, _LONGEST_PROBE)
         if not any(self._can_pay(slots, cap, most_gain) for cap in self._allowed if cap):
-            return 0
+            return False
         for rate in (self.pooled, *self._rates.values()):
             rate.add(accepted=0, tested=0, keep=_PROBE_KEEP)
         self._age = _DECIDE_EVERY  # what it shows is looked at in the next round
-        return min(_TRIED_CAPS[0], self.largest)
+        return True

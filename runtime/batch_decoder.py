@@ -22,11 +22,13 @@ from edgeprec.gears import Gear
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.batch_caps import CapPolicy
 from edgeprec.runtime.batch_engine import BatchEngine, RoundWork, padded_slots
-from edgeprec.runtime.batch_prefill import catch_up, prefill_rows
+from edgeprec.runtime.batch_prefill import LEAST_ROWS, catch_up, prefill_rows
 from edgeprec.runtime.batch_runners import Runner, chosen
 from edgeprec.runtime.batch_sequence import BatchSequence, SequenceRound
 
 __all__ = ["BatchDecoder", "BatchRound"]
+
+_CAUGHT_UP = 2  # tokens that the first draft step reads besides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,27 +231,41 @@ class BatchDecoder:
         """Return how many tokens each sequence drafts, as the policy and its room have it."""
         if self.drafter is None or not members[0].is_verified:
             return [0] * len(members)
-        shared = 0
+        shared, drafting_now = 0, [member for member in members if member.wants_drafts and member.can_draft]
         if self.policy is not None:
-            may_draft = [member for member in members if member.wants_drafts and member.can_draft]
-            adaptive = [member.index for member in may_draft if member.config.drafting.draft_length is None]
-            others = len(members) - len(adaptive)
-            shared = self.policy.cap(self.slots, adaptive, others=others) if adaptive else 0
+            adaptive = [member.index for member in drafting_now if member.config.drafting.draft_length is None]
+            near = self._near(drafting_now)
+            if adaptive:
+                others = len(members) - len(adaptive)
+                behind = max(len(member.history) - member.draft_cached for member in drafting_now)
+                shared = self.policy.cap(
+                    self.slots, adaptive, others=others, behind=behind if self._has_own_cache else 0, is_near=bool(near)
+                )
+            if self.policy.is_trial and near:
+                drafting_now = near
+        may_draft = {member.index for member in drafting_now}
         counts = []
         for member in members:
             drafting = member.config.drafting
             wanted = drafting.draft_length
             if wanted is None:
                 wanted = min(shared, drafting.max_draft_length)
-            may = member.wants_drafts and member.can_draft
-            counts.append(min(wanted, self.largest_cap, member.room_tokens - 1) if may else 0)
+            counts.append(min(wanted, self.largest_cap, member.room_tokens - 1) if member.index in may_draft else 0)
         return counts
+
+    def _near(self, members: list[BatchSequence]) -> list[BatchSequence]:
+        """Return whose text the drafter need not catch up with or, where there is none, can in a single pass."""
+        if not self._has_own_cache:
+            return members
+        lacks = [len(member.history) - member.draft_cached for member in members]
+        most = _CAUGHT_UP if min(lacks, default=0) <= _CAUGHT_UP else _CAUGHT_UP + LEAST_ROWS
+        return [member for member, lack in zip(members, lacks, strict=True) if lack <= most]
 
     def _catch_up(self, members: list[BatchSequence]) -> bool:
         """Bring the drafter's cache to two tokens behind each text or nearer; return whether it was there before."""
         assert self.drafter is not None
         assert self.draft_plan is not None
-        behind = [member for member in members if len(member.history) - member.draft_cached > 2]
+        behind = [member for member in members if len(member.history) - member.draft_cached > _CAUGHT_UP]
         if not behind:
             return True
         texts: list[list[int]] = [[] for _ in range(self.slots)]
@@ -292,12 +308,18 @@ class BatchDecoder:
         seconds = (now_ns - self._read_ns) * 1e-9
         self._read_ns = flight.ended_ns = now_ns
         if self.policy is not None and flight.gears is None:
-            is_timed = flight.is_caught_up and flight.first_passes == self.first_passes() and bool(self.rounds)
+            is_timed = flight.first_passes == self.first_passes() and bool(self.rounds)
             outcomes = [
                 (member.index, len(found.drafted), found.accepted)
                 for member, found in zip(flight.members, flight.found, strict=True)
             ]
-            self.policy.observe(flight.work.slots, flight.work.cap, seconds if is_timed else None, outcomes)
+            self.policy.observe(
+                flight.work.slots,
+                flight.work.cap,
+                seconds if is_timed else None,
+                outcomes,
+                is_caught_up=flight.is_caught_up,
+            )
         self.rounds.append(
             BatchRound(
                 sequences=len(flight.members),

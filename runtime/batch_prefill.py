@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from edgeprec.precision import Plan
 from edgeprec.runtime.batch_engine import BatchEngine
 
-__all__ = ["catch_up", "prefill_rows"]
+__all__ = ["LEAST_ROWS", "catch_up", "prefill_rows"]
 
-_LEAST_ROWS = 16  # a pass of fewer costs as much
+LEAST_ROWS = 16  # a pass of fewer costs as much
 
 
 def prefill_rows(
@@ -49,4 +49,4 @@ def _run(
 
 def _padded(rows: int) -> int:
     """Return a power of two: prompts of any length take a few kinds of passes, each compiled and captured once."""
-    return max(1 << (rows - 1).bit_length(), _LEAST_ROWS)
+    return max(1 << (rows - 1).bit_length(), LEAST_ROWS)

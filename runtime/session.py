@@ -357,7 +357,13 @@ class Session:
         return self._controller_of(config, kind, config.mode, self._learned.get((kind, config.mode)))
 
     def _controller_of(
-        self, config: GenerationConfig, kind: DrafterKind, mode: Mode, learned: Learned | None
+        self,
+        config: GenerationConfig,
+        kind: DrafterKind,
+        mode: Mode,
+        learned: Learned | None,
+        *,
+        has_guard: bool = True,
     ) -> Controller:
         return Controller(
             mode=mode,
@@ -368,6 +374,7 @@ class Session:
             num_layers=self.info.num_layers,
             draft_layers=None if self._draft_engine is None else self._draft_engine.info.num_layers,
             learned=learned,
+            has_guard=has_guard,
         )
 
     def _levels(self, config: GenerationConfig, kind: DrafterKind) -> LevelController | None:
@@ -375,7 +382,7 @@ class Session:
         if not config.drafting.three_level or kind is not DrafterKind.MODEL:
             return None
         memory = self._level_memory.get(config.mode, LevelMemory())
-        return level_controller(config, memory, lambda *asked: self._controller_of(config, *asked))
+        return level_controller(config, memory, partial(self._controller_of, config))
 
     def _drafter(
         self, kind: DrafterKind, sampler: Sampler, passes: PassCounter, tokens: Sequence[int], config: GenerationConfig

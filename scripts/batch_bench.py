@@ -48,18 +48,21 @@ class BatchBench:
     def warm_up(self, case: Case) -> int:
         """Run a case until nothing compiles or is captured any more; return how many runs that took.
 
-        Adaptive drafting may choose any cap at any time, so each of its rounds is captured beforehand.
+        Adaptive drafting may choose any cap at any time, so each of its rounds is captured beforehand; then whole
+        replies, in which it also tries drafts again where it had switched them off.
         """
         drafting = case.config.drafting
-        if case.config.mode is Mode.EXACT and drafting.draft_length is None:
-            for cap in _CAPS:
-                fixed = replace(case.config, drafting=replace(drafting, draft_length=cap))
-                self._settle(replace(case, config=fixed), joins=0)
-        return self._settle(case, joins=_WARM_UP_JOINS)
+        few = min(_WARM_UP_TOKENS, case.new_tokens)
+        if case.config.mode is not Mode.EXACT or drafting.draft_length is not None:
+            return self._settle(case, joins=_WARM_UP_JOINS, new_tokens=few)
+        for cap in _CAPS:
+            fixed = replace(case.config, drafting=replace(drafting, draft_length=cap))
+            self._settle(replace(case, config=fixed), joins=0, new_tokens=few)
+        return self._settle(case, joins=_WARM_UP_JOINS, new_tokens=case.new_tokens)
 
-    def _settle(self, case: Case, *, joins: int) -> int:
+    def _settle(self, case: Case, *, joins: int, new_tokens: int) -> int:
         count = case.sequences + joins
-        jobs = self.prompts.jobs(count, repeat=0, new_tokens=min(_WARM_UP_TOKENS, case.new_tokens))
+        jobs = self.prompts.jobs(count, repeat=0, new_tokens=new_tokens)
         for run in range(1, _WARM_UP_RUNS + 1):
             before = self.first_passes()
             self._run(case, jobs)

@@ -161,7 +161,7 @@ def test_passes_that_compile_teach_no_cost(
     engine.graphs.clear()
     monkeypatch.setattr(engine.graphs, "capture", lambda body: SimpleNamespace(replay=body))
     monkeypatch.setattr(five.batches, "costs", {})
-    batch = five.generate(PROMPTS, drafter="self", max_draft_length=1, max_new_tokens=9, ignore_eos=True, **settings)
+    batch = five.generate(PROMPTS, drafter="self", max_draft_length=1, max_new_tokens=24, ignore_eos=True, **settings)
     plain = [found for found in batch.rounds if not found.cap and found.slots == 5]
     (costs,) = five.batches.costs.values()
     assert len(plain) > 2

@@ -174,9 +174,9 @@ def test_who_decodes_plainly_counts_for_the_cap(
     heard: list[tuple[int, int]] = []
     real = CapPolicy.cap
 
-    def cap(policy: CapPolicy, slots: int, members: Sequence[int], *, others: int = 0) -> int:
+    def cap(policy: CapPolicy, slots: int, members: Sequence[int], *, others: int = 0, **behind: Any) -> int:
         heard.append((len(members), others))
-        return real(policy, slots, members, others=others)
+        return real(policy, slots, members, others=others, **behind)
 
     monkeypatch.setattr(CapPolicy, "cap", cap)
     drafting = DraftingConfig(drafter="self")
@@ -185,6 +185,27 @@ def test_who_decodes_plainly_counts_for_the_cap(
     fixed = replace(adaptive, drafting=replace(drafting, draft_length=2))
     sessions[1].generate(["The same prompt"] * 4, [adaptive, plain, fixed, adaptive])
     assert heard[0] == (2, 2)
+
+
+def test_a_trial_leaves_out_who_is_far_ahead(sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 20 plain rounds the one whose prompt was just read drafts alone, and every text is as it was."""
+    heard: list[tuple[int, bool]] = []
+
+    def cap(policy: CapPolicy, slots: int, members: Sequence[int], *, behind: int, is_near: bool, **others: int) -> int:
+        heard.append((behind, is_near))
+        policy.is_trial = len(heard) == 20
+        return 3 if policy.is_trial else 0
+
+    monkeypatch.setattr(CapPolicy, "cap", cap)
+    prompts, limits = [*PROMPTS, PROMPTS[0]], [40, 40, 40, 40, 20, 40]
+    configs = [GenerationConfig(max_new_tokens=limit, ignore_eos=True) for limit in limits]
+    batch = sessions[1].generate(prompts, configs, drafter="model")
+    assert heard[0] == (1, True)
+    assert heard[19] == (20, True)
+    (trial,) = [found for found in batch.rounds if found.cap]
+    assert (trial.sequences, trial.drafted) == (5, 3)
+    assert [reply.stats.drafted for reply in batch] == [0, 0, 0, 0, 0, 3]
+    same(batch, [sessions[0].generate(prompt, one, mode="fp16") for prompt, one in zip(prompts, configs, strict=True)])
 
 
 def test_statistics_of_a_batch(sessions: tuple[Session, Session]) -> None:
