@@ -187,7 +187,9 @@ def test_who_decodes_plainly_counts_for_the_cap(
     assert heard[0] == (2, 2)
 
 
-def test_a_trial_leaves_out_who_is_far_ahead(sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_leaves_out_who_is_far_ahead(
+    sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After 20 plain rounds the one whose prompt was just read drafts alone, and every text is as it was."""
     heard: list[tuple[int, bool]] = []
 
