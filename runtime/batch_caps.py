@@ -26,12 +26,15 @@ _LEAST_RATE = 1 / 8
 _LEAST_SECONDS = 1e-9
 _ENOUGH_SAMPLES = 2
 _LEAST_GAIN = 1.02  # over plain decoding
-_GAIN_A_TOKEN = 1 / 2000  # more for each token behind: a tenth of a plain round's time, to be back in 200 rounds
+_GAIN_A_TOKEN = 1 / 2000  # more for each token behind: ``_CATCH_UP``, to be back in 200 rounds
 _LEAST_CHANGE = 1.03  # over the cap in use
 _DECIDE_EVERY = 8
 _PLAIN_EVERY = 128  # rounds between two plain ones, so that their cost stays known
 _PROBE_EVERY = 64  # rounds between two trials while speculation is off; doubled each time
 _LONGEST_PROBE = 256
+_REST = 32  # rounds without a decision while speculation is off
+_NEAR_BEFORE = 8  # rounds before a trial in which the drafter reads prompts again
+_CATCH_UP = 0.1  # plain rounds' time that a token behind may take
 _MOST_LOST = 0.01  # of all time
 _FREE_ROUNDS = 8.0  # that drafting may lose besides, in a batch: to find out at all
 _PROBE_KEEP = 0.5  # of all counts at a trial: they are old by then
@@ -155,6 +158,23 @@ class CapPolicy:
     _probe_every: int = _PROBE_EVERY
     _account: _Account = field(default_factory=_Account)
 
+    def rests(self, slots: int) -> bool:
+        """Whether the coming round is plain without any look at the texts; else ``cap`` is to be asked.
+
+        Between two rounds the device waits, so a policy that is off must cost next to nothing.
+        """
+        if self._choice != (slots, 0) or self._age >= _REST or self._since_probe + 1 >= self._probe_every:
+            return False
+        self.is_trial = False
+        self._age += 1
+        self._since_probe += 1
+        self._off()
+        return True
+
+    def keeps_up(self, slots: int) -> bool:
+        """Whether the drafter is to read a prompt that joins: not while speculation is off and no trial is near."""
+        return self._choice != (slots, 0) or self._since_probe + _NEAR_BEFORE >= self._probe_every
+
     def cap(self, slots: int, members: Sequence[int], *, others: int = 0, behind: int = 0, is_near: bool = True) -> int:
         """Return the cap of the coming round of these sequences; so many ``others`` run with them and wait for it.
 
@@ -171,13 +191,14 @@ class CapPolicy:
             self.is_trial = untimed > 0
             return untimed
         assert plain is not None
-        if self._choice is None or self._choice[0] != slots or self._age >= _DECIDE_EVERY:
+        if self._choice is None or self._choice[0] != slots or self._age >= self._every:
             self._decide(slots, members, others, behind)
         self._age += 1
         assert self._choice is not None
         cap = self._choice[1]
         if cap == 0:
-            self.is_trial = is_near and self._is_due(slots, most_gain, plain)
+            lost = self._account.trial if is_near else max(self._account.trial, _CATCH_UP * behind * plain)
+            self.is_trial = self._is_due(slots, most_gain, plain, lost)
             return min(_TRIED_CAPS[0], self.largest) if self.is_trial else self._off()
         self._since_plain += 1
         if self._since_plain >= _PLAIN_EVERY:
@@ -221,7 +242,7 @@ class CapPolicy:
         if is_caught_up:
             self.costs.add(slots, cap, seconds)
             if self.costs.samples(slots, cap) == _ENOUGH_SAMPLES:
-                self._age = _DECIDE_EVERY  # what was an estimate is known now
+                self._age = _REST  # what was an estimate is known now
         plain = self.costs.seconds(slots, 0)
         if plain is None:
             return
@@ -267,6 +288,11 @@ class CapPolicy:
         return plain is None or (seconds is not None and (1.0 + most_gain * cap) * plain > seconds)
 
     @property
+    def _every(self) -> int:
+        """Return how many rounds a decision holds."""
+        return _DECIDE_EVERY if self._choice is not None and self._choice[1] else _REST
+
+    @property
     def _allowed(self) -> list[int]:
         return [cap for cap in _CAPS if cap <= self.largest]
 
@@ -280,10 +306,10 @@ class CapPolicy:
             best = 0
         self._choice, self._age = (slots, best), 0
 
-    def _is_due(self, slots: int, most_gain: float, plain: float) -> bool:
+    def _is_due(self, slots: int, most_gain: float, plain: float, lost: float) -> bool:
         """Whether to draft once where speculation is off: now and then, unless not even full acceptance would pay."""
         self._since_probe += 1
-        if self._since_probe < self._probe_every or not self._account.allows(plain, self._account.trial):
+        if self._since_probe < self._probe_every or not self._account.allows(plain, lost):
             return False
         self._since_probe = 0
         self._probe_every = min(2 * self._probe_every, _LONGEST_PROBE)
@@ -291,5 +317,5 @@ class CapPolicy:
             return False
         for rate in (self.pooled, *self._rates.values()):
             rate.add(accepted=0, tested=0, keep=_PROBE_KEEP)
-        self._age = _DECIDE_EVERY  # what it shows is looked at in the next round
+        self._age = _REST  # what it shows is looked at in the next round
         return True

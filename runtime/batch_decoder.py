@@ -93,6 +93,7 @@ class BatchDecoder:
     _fp16: Plan = field(init=False)
     _has_own_cache: bool = field(init=False)
     _has_foreign_ids: bool = field(init=False)
+    _all_adaptive: bool = field(init=False)  # nobody drafts a fixed length
 
     def __post_init__(self) -> None:
         drafter = self.drafter
@@ -102,6 +103,7 @@ class BatchDecoder:
         self._waiting = deque(self.sequences)
         for sequence in self.sequences:
             sequence.wants_drafts = drafter is not None and sequence.config.mode is Mode.EXACT
+        self._all_adaptive = all(sequence.config.drafting.draft_length is None for sequence in self.sequences)
 
     def run(self) -> None:
         """Decode everything.
@@ -179,9 +181,19 @@ class BatchDecoder:
             sequence.can_draft = max(sequence.history) < self.drafter.info.vocab_size
             sequence.draft_cached = len(sequence.prompt) if sequence.can_draft else 0
             if sequence.can_draft and sequence.wants_drafts:
-                texts[slot] = list(sequence.prompt)
+                if self._may_lag(sequence):
+                    sequence.draft_cached = 0
+                else:
+                    texts[slot] = list(sequence.prompt)
+        if not any(texts):
+            return
         fp16 = Plan.uniform(Precision.FP16, num_layers=self.drafter.info.num_layers)
         catch_up(self.drafter, texts, [0] * slots, fp16)
+
+    def _may_lag(self, sequence: BatchSequence) -> bool:
+        """Whether the drafter need not read the prompt now, since the policy may never come to draft for it."""
+        is_adaptive = sequence.config.drafting.draft_length is None
+        return is_adaptive and self.policy is not None and not self.policy.keeps_up(self.slots)
 
     def _compact(self, active: list[BatchSequence]) -> None:
         """Move sequences into the lowest slots once fewer are padded to."""
@@ -230,6 +242,8 @@ class BatchDecoder:
     def _drafts(self, members: list[BatchSequence]) -> list[int]:
         """Return how many tokens each sequence drafts, as the policy and its room have it."""
         if self.drafter is None or not members[0].is_verified:
+            return [0] * len(members)
+        if self._all_adaptive and self.policy is not None and self.policy.rests(self.slots):
             return [0] * len(members)
         shared, drafting_now = 0, [member for member in members if member.wants_drafts and member.can_draft]
         if self.policy is not None:
@@ -312,6 +326,7 @@ class BatchDecoder:
             outcomes = [
                 (member.index, len(found.drafted), found.accepted)
                 for member, found in zip(flight.members, flight.found, strict=True)
+                if flight.work.cap
             ]
             self.policy.observe(
                 flight.work.slots,

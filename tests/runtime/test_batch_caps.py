@@ -30,7 +30,7 @@ class Machine:
         members = range(len(self.rates))
         for _ in range(rounds):
             lacks = self.lacks
-            cap = policy.cap(slots, members, behind=max(lacks), is_near=min(lacks) <= 18)
+            cap = 0 if policy.rests(slots) else policy.cap(slots, members, behind=max(lacks), is_near=min(lacks) <= 18)
             near = [member for member in members if lacks[member] <= (2 if min(lacks) <= 2 else 18)]
             drafting = near if policy.is_trial and near else list(members) if cap else []
             outcomes = []
@@ -47,7 +47,7 @@ class Machine:
             for member, (_, _, accepted) in enumerate(outcomes):
                 lacks[member] = 1 if member in drafting else lacks[member] + accepted + 1
             if self.random.random() < len(self.rates) / 128:  # a reply ends, the next takes its place
-                lacks[lacks.index(max(lacks))] = 1
+                lacks[lacks.index(max(lacks))] = 1 if policy.keeps_up(slots) else 100
             self.caps.append(cap)
             self.spent += took
             policy.observe(slots, cap, took, outcomes, is_caught_up=behind <= 2)

@@ -210,6 +210,38 @@ def test_a_trial_leaves_out_who_is_far_ahead(
     same(batch, [sessions[0].generate(prompt, one, mode="fp16") for prompt, one in zip(prompts, configs, strict=True)])
 
 
+def test_prompts_a_drafter_has_not_read(sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing is drafted the draft model reads no prompt; where drafting begins it reads all it lacks."""
+    five = sessions[1]
+    engine = five.batches.draft_engine
+    assert isinstance(engine, TorchEngine)
+    passes: list[int] = []
+    real, caps = TorchEngine.forward_batch, iter([0] * 8 + [3] * 100)
+
+    def forward_batch(self: TorchEngine, *args: Any, **facts: Any) -> Any:
+        passes.append(self is engine)
+        return real(self, *args, **facts)
+
+    read_before: list[int] = []
+
+    def cap(policy: CapPolicy, *args: Any, **facts: Any) -> int:
+        found = next(caps)
+        if not found:
+            read_before.append(sum(passes))
+        return found
+
+    monkeypatch.setattr(TorchEngine, "forward_batch", forward_batch)
+    monkeypatch.setattr(CapPolicy, "keeps_up", lambda policy, slots: False)
+    monkeypatch.setattr(CapPolicy, "cap", cap)
+    prompts, limits = [*PROMPTS, PROMPTS[0]], [30, 30, 30, 30, 5, 30]
+    configs = [GenerationConfig(max_new_tokens=limit, ignore_eos=True) for limit in limits]
+    batch = five.generate(prompts, configs, drafter="model")
+    assert read_before == [0] * 8
+    assert sum(passes) > 0
+    assert batch[5].stats.drafted > 0
+    same(batch, [sessions[0].generate(prompt, one, mode="fp16") for prompt, one in zip(prompts, configs, strict=True)])
+
+
 def test_statistics_of_a_batch(sessions: tuple[Session, Session]) -> None:
     """Rounds, drafts and shares add up, per reply as alone and over the batch."""
     one, five = sessions
