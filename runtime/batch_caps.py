@@ -6,9 +6,10 @@ once, so whole rounds are what it can time. A sequence that has a share a of its
 decoding by more than the noise, so that speculation switches itself off where a batch makes it a loss.
 
 Whatever the estimates say, an account holds what drafting rounds really saved against plain ones. Once they have lost
-a hundredth of all time, nothing is drafted until plain rounds have made that small again: so finding out, too, costs
-at most that. While nothing is drafted the texts run ahead of the drafter: a trial is one for texts that are near alone,
-and what catching up with all took is a debt that is charged where drafting ends before it has paid.
+a hundredth of all time and eight plain rounds, nothing is drafted until plain rounds have made that small again: so
+finding out, too, costs little more than that. While nothing is drafted the texts run ahead of the drafter: a trial is
+for texts that are near, where there are any, and what catching up with all took is a debt that is charged where
+drafting ends before it has paid.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _PROBE_EVERY = 64  # rounds between two trials while speculation is off; doubled
 _LONGEST_PROBE = 256
 _REST = 32  # rounds without a decision while speculation is off
 _NEAR_BEFORE = 8  # rounds before a trial in which the drafter reads prompts again
-_CATCH_UP = 0.1  # plain rounds' time that a token behind may take
+_CATCH_UP = 0.1  # plain rounds' time that a token behind may take with ``_MANY`` slots, less with fewer
+_MANY = 64
 _MOST_LOST = 0.01  # of all time
 _FREE_ROUNDS = 8.0  # that drafting may lose besides, in a batch: to find out at all
 _PROBE_KEEP = 0.5  # of all counts at a trial: they are old by then
@@ -197,7 +199,9 @@ class CapPolicy:
         assert self._choice is not None
         cap = self._choice[1]
         if cap == 0:
-            lost = self._account.trial if is_near else max(self._account.trial, _CATCH_UP * behind * plain)
+            lost = (
+                self._account.trial if is_near else max(self._account.trial, _CATCH_UP * slots / _MANY * behind * plain)
+            )
             self.is_trial = self._is_due(slots, most_gain, plain, lost)
             return min(_TRIED_CAPS[0], self.largest) if self.is_trial else self._off()
         self._since_plain += 1
@@ -240,7 +244,11 @@ class CapPolicy:
         self, slots: int, cap: int, seconds: float, outcomes: Sequence[tuple[int, int, int]], *, is_caught_up: bool
     ) -> None:
         if is_caught_up:
+            expected = self.costs.seconds(slots, cap)
+            is_known = self.costs.samples(slots, cap) >= _ENOUGH_SAMPLES
             self.costs.add(slots, cap, seconds)
+            if expected is not None and is_known:  # a stall is not drafting's fault
+                seconds = min(seconds, _CLIP * expected)
             if self.costs.samples(slots, cap) == _ENOUGH_SAMPLES:
                 self._age = _REST  # what was an estimate is known now
         plain = self.costs.seconds(slots, 0)
@@ -248,11 +256,12 @@ class CapPolicy:
             return
         gained = 1.0 + sum(accepted for _, _, accepted in outcomes) / max(len(outcomes), 1)
         saved = gained * plain - seconds if cap else 0.0
-        if not is_caught_up and not self.is_trial:
+        is_trial, self.is_trial = self.is_trial and cap > 0, False
+        if not is_caught_up and not is_trial:
             self._account.debt -= saved
             saved = 0.0
         self._account.add(saved, seconds)
-        if self.is_trial:
+        if is_trial:
             self._account.add_trial(-saved)
 
     def score(self, slots: int, cap: int, members: Sequence[int], *, others: int = 0) -> float:
@@ -302,14 +311,17 @@ class CapPolicy:
         used = self._choice[1] if self._choice is not None and self._choice[0] == slots else None
         if used and used in scores and scores[best] <= _LEAST_CHANGE * scores[used]:
             best = used
-        if scores[best] <= (_LEAST_GAIN + _GAIN_A_TOKEN * behind) * scores[0]:
+        if scores[best] <= (_LEAST_GAIN + _GAIN_A_TOKEN * slots / _MANY * behind) * scores[0]:
             best = 0
         self._choice, self._age = (slots, best), 0
 
     def _is_due(self, slots: int, most_gain: float, plain: float, lost: float) -> bool:
         """Whether to draft once where speculation is off: now and then, unless not even full acceptance would pay."""
         self._since_probe += 1
-        if self._since_probe < self._probe_every or not self._account.allows(plain, lost):
+        if self._since_probe < self._probe_every:
+            return False
+        if not self._account.allows(plain, lost):
+            self._since_probe = max(self._probe_every - _REST, 0)
             return False
         self._since_probe = 0
         self._probe_every = min(2 * self._probe_every, _LONGEST_PROBE)

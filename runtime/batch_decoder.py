@@ -272,7 +272,9 @@ class BatchDecoder:
         if not self._has_own_cache:
             return members
         lacks = [len(member.history) - member.draft_cached for member in members]
-        most = _CAUGHT_UP if min(lacks, default=0) <= _CAUGHT_UP else _CAUGHT_UP + LEAST_ROWS
+        assert self.drafter is not None
+        a_pass = min(LEAST_ROWS, self.drafter.info.max_rows // self.slots)
+        most = _CAUGHT_UP if min(lacks, default=0) <= _CAUGHT_UP else max(1 + a_pass, _CAUGHT_UP)
         return [member for member, lack in zip(members, lacks, strict=True) if lack <= most]
 
     def _catch_up(self, members: list[BatchSequence]) -> bool:

@@ -16,8 +16,15 @@ class Machine:
     """Rounds that cost what ``seconds`` says, with every draft of sequence b accepted with probability rates[b]."""
 
     def __init__(
-        self, seconds: Callable[[int], float], rates: list[float], *, seed: int = 0, catch_up: float = 0.0
+        self,
+        seconds: Callable[[int], float],
+        rates: list[float],
+        *,
+        seed: int = 0,
+        catch_up: float = 0.0,
+        has_joins: bool = True,
     ) -> None:
+        self.has_joins = has_joins
         self.seconds, self.rates, self.catch_up = seconds, rates, catch_up
         self.random = random.Random(seed)
         self.caps: list[int] = []
@@ -46,7 +53,9 @@ class Machine:
                 took += self.catch_up * -(-behind // 16)
             for member, (_, _, accepted) in enumerate(outcomes):
                 lacks[member] = 1 if member in drafting else lacks[member] + accepted + 1
-            if self.random.random() < len(self.rates) / 128:  # a reply ends, the next takes its place
+            if (
+                self.has_joins and self.random.random() < len(self.rates) / 128
+            ):  # a reply ends, the next takes its place
                 lacks[lacks.index(max(lacks))] = 1 if policy.keeps_up(slots) else 100
             self.caps.append(cap)
             self.spent += took
@@ -133,6 +142,27 @@ def test_another_text_turns_it_on_again() -> None:
     machine.rates = [0.02] * 8
     machine.run(policy, 200)
     assert machine.caps[-20:].count(0) > 15
+
+
+def test_another_text_turns_it_on_again_where_none_joins() -> None:
+    """A drafter that no text is near to is tried too, as catching up is cheap with few slots."""
+    policy = CapPolicy(BatchCosts(), LARGEST)
+    machine = Machine(line(1.0, 0.1, 0.2), [0.05] * 8, catch_up=0.2, has_joins=False)
+    machine.run(policy, 300)
+    assert set(machine.caps[-30:]) == {0}
+    machine.rates = [0.9] * 8
+    machine.run(policy, 3000)
+    assert sum(cap >= 2 for cap in machine.caps[-200:]) > 180
+
+
+def test_a_stall_ends_nothing() -> None:
+    """A round that took as long as a hundred counts as little more than an ordinary one."""
+    policy = CapPolicy(BatchCosts(), LARGEST)
+    machine = Machine(line(1.0, 0.1, 0.2), [0.8] * 8)
+    machine.run(policy, 500)
+    policy.observe(8, policy.cap(8, range(8)), 100.0, [(member, 5, 3) for member in range(8)])
+    machine.run(policy, 500)
+    assert machine.caps[-500:].count(0) < 50
 
 
 def test_costs_are_those_of_the_slots() -> None:
