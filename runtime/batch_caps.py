@@ -71,8 +71,9 @@ class BatchCosts:
     def seconds(self, slots: int, cap: int) -> float | None:
         """Return what a round costs: measured, or from the nearest caps that were. None before.
 
-        That is the line through two that draft. The plain round is not on it: that a round drafts at all may cost more
-        than what it drafts. Where one alone was measured, a smaller cap counts as much.
+        That is the line through two that draft, and not through the plain round: that a round drafts at all may cost
+        more than what it drafts. Where one alone was measured, a smaller cap counts as much, and a larger one lies on
+        the line from the plain round, which is the dearest there is.
         """
         known = self.rounds.get(slots, {})
         if cap in known:
@@ -199,9 +200,8 @@ class CapPolicy:
         assert self._choice is not None
         cap = self._choice[1]
         if cap == 0:
-            lost = (
-                self._account.trial if is_near else max(self._account.trial, _CATCH_UP * slots / _MANY * behind * plain)
-            )
+            far = 0.0 if is_near else _CATCH_UP * slots / _MANY * behind * plain
+            lost = max(self._account.trial, far)
             self.is_trial = self._is_due(slots, most_gain, plain, lost)
             return min(_TRIED_CAPS[0], self.largest) if self.is_trial else self._off()
         self._since_plain += 1

@@ -357,13 +357,7 @@ class Session:
         return self._controller_of(config, kind, config.mode, self._learned.get((kind, config.mode)))
 
     def _controller_of(
-        self,
-        config: GenerationConfig,
-        kind: DrafterKind,
-        mode: Mode,
-        learned: Learned | None,
-        *,
-        has_guard: bool = True,
+        self, config: GenerationConfig, kind: DrafterKind, mode: Mode, learned: Learned | None, has_guard: bool = True
     ) -> Controller:
         return Controller(
             mode=mode,
