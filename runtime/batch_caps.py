@@ -10,6 +10,9 @@ a hundredth of all time and eight plain rounds, nothing is drafted until plain r
 finding out, too, costs little more than that. While nothing is drafted the texts run ahead of the drafter: a trial is
 for texts that are near, where there are any, and what catching up with all took is a debt that is charged where
 drafting ends before it has paid.
+
+A policy outlives its batches: the next one begins with what rounds cost, how much was accepted lately, and the account,
+so that many short batches find out no more often than one long batch does.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ _NEAR_BEFORE = 8  # rounds before a trial in which the drafter reads prompts aga
 _CATCH_UP = 0.1  # plain rounds' time that a token behind may take with ``_MANY`` slots, less with fewer
 _MANY = 64
 _MOST_LOST = 0.01  # of all time
-_FREE_ROUNDS = 8.0  # that drafting may lose besides, in a batch: to find out at all
+_FREE_ROUNDS = 8.0  # that drafting may lose besides: to find out at all
+_ACCOUNT_KEEP = 1 - 1 / 4096  # of the account a round: two thousandths more may be lost, again and again
 _PROBE_KEEP = 0.5  # of all counts at a trial: they are old by then
 _KEEP = 0.9  # of a sequence's counts a round
 _POOLED_KEEP = 0.98
@@ -64,7 +68,7 @@ class _RoundTime:
 
 @dataclass(slots=True)
 class BatchCosts:
-    """Seconds of whole rounds by slots and cap. It outlives a batch: the device stays what it is."""
+    """Seconds of whole rounds by slots and cap."""
 
     rounds: dict[int, dict[int, _RoundTime]] = field(default_factory=dict)
 
@@ -125,11 +129,11 @@ class _Account:
     trial: float = 0.0  # that a trial may lose, as trials before did; the dearest ones fade
 
     def add(self, saved: float, seconds: float) -> None:
-        """Take in a round; what was saved long ago does not excuse losses."""
-        self.spent += seconds
+        """Take in a round; what was saved long ago does not excuse losses, and what was lost long ago is forgotten."""
+        self.spent = _ACCOUNT_KEEP * self.spent + seconds
         paid = min(max(saved, 0.0), self.debt)
         self.debt -= paid
-        self.saved = min(self.saved + saved - paid, _MOST_LOST * self.spent)
+        self.saved = min(_ACCOUNT_KEEP * self.saved + saved - paid, _MOST_LOST * self.spent)
 
     def add_trial(self, lost: float) -> None:
         self.trial = max(lost, self.trial / 2)
@@ -145,14 +149,13 @@ class _Account:
 
 @dataclass(slots=True)
 class CapPolicy:
-    """Chooses the cap of each round of one batch. It looks at no clock."""
+    """Chooses the cap of each round, batch after batch. It looks at no clock."""
 
     costs: BatchCosts
     largest: int
     pooled: _Rate = field(default_factory=_Rate)
     rounds_off: int = 0
     is_trial: bool = False  # the cap given last is to find out: texts far ahead of the drafter better stay out
-    _slots: int = 0
     _rates: dict[int, _Rate] = field(default_factory=dict)
     _choice: tuple[int, int] | None = None  # slots and cap
     _age: int = 0
@@ -160,6 +163,13 @@ class CapPolicy:
     _since_probe: int = 0
     _probe_every: int = _PROBE_EVERY
     _account: _Account = field(default_factory=_Account)
+
+    def begin(self, largest: int) -> None:
+        """Forget the texts of the batch before; the next one drafts so many tokens at most."""
+        self.largest = largest
+        self._rates.clear()
+        self.rounds_off, self._age = 0, _REST
+        self._account.charge()
 
     def rests(self, slots: int) -> bool:
         """Whether the coming round is plain without any look at the texts; else ``cap`` is to be asked.
@@ -186,21 +196,23 @@ class CapPolicy:
         self.is_trial = False
         most_gain = len(members) / (len(members) + others)
         untimed = self._untimed(slots, most_gain)
+        if untimed == 0:
+            return 0
         plain = self.costs.seconds(slots, 0)
-        if plain is not None and untimed != 0 and not self._account.allows(plain):
+        assert plain is not None
+        far = 0.0 if is_near else _CATCH_UP * slots / _MANY * behind * plain
+        if not self._account.allows(plain, 0.0 if untimed is None else far):
             self._choice, self._age = (slots, 0), 0
             return self._off()
         if untimed is not None:
-            self.is_trial = untimed > 0
+            self.is_trial = True
             return untimed
-        assert plain is not None
         if self._choice is None or self._choice[0] != slots or self._age >= self._every:
             self._decide(slots, members, others, behind)
         self._age += 1
         assert self._choice is not None
         cap = self._choice[1]
         if cap == 0:
-            far = 0.0 if is_near else _CATCH_UP * slots / _MANY * behind * plain
             lost = max(self._account.trial, far)
             self.is_trial = self._is_due(slots, most_gain, plain, lost)
             return min(_TRIED_CAPS[0], self.largest) if self.is_trial else self._off()
@@ -276,13 +288,11 @@ class CapPolicy:
     def _untimed(self, slots: int, most_gain: float) -> int | None:
         """Return a cap that is to be timed first: 0, and further ones as long as full acceptance could pay.
 
-        A plain round first, since what comes first is slow; the others before more of those, while the drafter still
-        keeps up with the texts.
+        A plain round first, without which nothing tells what the others lose; those before more plain ones, while the
+        drafter still keeps up with the texts.
         """
-        if self._slots != slots:
-            self._slots = slots
-            if not self.costs.samples(slots, 0):
-                return 0
+        if not self.costs.samples(slots, 0):
+            return 0
         most = self._allowed[-1]
         for tried in (min(cap, most) for cap in _TRIED_CAPS):
             if self.costs.samples(slots, tried) < _ENOUGH_SAMPLES:

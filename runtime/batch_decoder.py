@@ -245,16 +245,19 @@ class BatchDecoder:
             return [0] * len(members)
         if self._all_adaptive and self.policy is not None and self.policy.rests(self.slots):
             return [0] * len(members)
-        shared, drafting_now = 0, [member for member in members if member.wants_drafts and member.can_draft]
-        if self.policy is not None:
-            adaptive = [member.index for member in drafting_now if member.config.drafting.draft_length is None]
+        drafting_now = [member for member in members if member.wants_drafts and member.can_draft]
+        adaptive = [member.index for member in drafting_now if member.config.drafting.draft_length is None]
+        shared = _longest_fixed(drafting_now)  # the round has those rows anyway: who may choose drafts along
+        if self.policy is not None and adaptive and not shared:
             near = self._near(drafting_now)
-            if adaptive:
-                others = len(members) - len(adaptive)
-                behind = max(len(member.history) - member.draft_cached for member in drafting_now)
-                shared = self.policy.cap(
-                    self.slots, adaptive, others=others, behind=behind if self._has_own_cache else 0, is_near=bool(near)
-                )
+            behind = max(len(member.history) - member.draft_cached for member in drafting_now)
+            shared = self.policy.cap(
+                self.slots,
+                adaptive,
+                others=len(members) - len(adaptive),
+                behind=behind if self._has_own_cache else 0,
+                is_near=bool(near),
+            )
             if self.policy.is_trial and near:
                 drafting_now = near
         may_draft = {member.index for member in drafting_now}
@@ -324,7 +327,8 @@ class BatchDecoder:
         seconds = (now_ns - self._read_ns) * 1e-9
         self._read_ns = flight.ended_ns = now_ns
         if self.policy is not None and flight.gears is None:
-            is_timed = flight.first_passes == self.first_passes() and bool(self.rounds)
+            is_chosen = self._all_adaptive or not _longest_fixed(flight.members)
+            is_timed = is_chosen and flight.first_passes == self.first_passes() and bool(self.rounds)
             outcomes = [
                 (member.index, len(found.drafted), found.accepted)
                 for member, found in zip(flight.members, flight.found, strict=True)
@@ -369,3 +373,9 @@ class BatchDecoder:
                 member.passes[work.draft_plan, 1, True] += drafted - 1
             gear = member.gear if flight.gears is None else flight.gears[place]
             member.book(found, taken, gear=gear, int4_layers=int4_layers, now_ns=flight.ended_ns)
+
+
+def _longest_fixed(members: Sequence[BatchSequence]) -> int:
+    """Return the longest draft that does not adapt, 0 where all do."""
+    wanting = (member.config.drafting for member in members if member.wants_drafts and member.can_draft)
+    return max((drafting.draft_length or 0 for drafting in wanting), default=0)

@@ -16,11 +16,12 @@ from edgeprec.gears import ladder
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.batch_caps import BatchCosts, CapPolicy
 from edgeprec.runtime.batch_decoder import BatchDecoder
-from edgeprec.runtime.batch_engine import MAX_BATCH_DRAFT, BatchEngine
+from edgeprec.runtime.batch_engine import MAX_BATCH_DRAFT, BatchEngine, padded_slots
 from edgeprec.runtime.batch_in_turn import in_turn, noted
 from edgeprec.runtime.batch_reply import BatchReply, batch_stats, shared_energy
 from edgeprec.runtime.batch_runners import FusedRunner, Runner, SteppedRunner
 from edgeprec.runtime.batch_sequence import BatchSequence
+from edgeprec.runtime.batch_settling import settle_rounds
 from edgeprec.runtime.energy import NoWindow, energy_stats
 from edgeprec.runtime.engine import Engine, first_pass_counter
 from edgeprec.runtime.passes import PassCounter, WeightBits
@@ -65,7 +66,7 @@ def batch_configs(
 
 @dataclass(slots=True, kw_only=True)
 class BatchGenerator:
-    """What a session lends to its batches, and the costs of rounds they have learned.
+    """What a session lends to its batches, and what they have learned of drafting.
 
     ``engines`` and ``bits`` are the target's and the draft model's. ``alone`` generates from one prompt, ``check``
     refuses a configuration, ``kind_of`` says who drafts with it. ``forget`` ends what else uses the engines and drops
@@ -85,7 +86,7 @@ class BatchGenerator:
     kind_of: Callable[[GenerationConfig], DrafterKind]
     forget: Callable[[], object] = lambda: None
     is_over: Callable[[Sequence[BatchSequence]], bool] = lambda sequences: False
-    costs: dict[DrafterKind, BatchCosts] = field(default_factory=dict)
+    policies: dict[DrafterKind, CapPolicy] = field(default_factory=dict)
     window: NoWindow | Window | None = None  # of the last batch
     last: BatchReply | None = None  # the last batch, also one that an error broke off: the texts so far
 
@@ -144,6 +145,32 @@ class BatchGenerator:
         assert isinstance(self.engine, BatchEngine)
         size = self.engine.sequences if at_once is None else min(at_once, self.engine.sequences)
         return self._together(list(zip(prompts, configs, strict=True)), at_once=size)
+
+    def settle(self, config: GenerationConfig, *, slots: int, tokens: int) -> None:
+        """Run all that drafting at will may choose for so many texts of ``tokens``; no later pass is a first one.
+
+        Raises:
+            EngineError: a pass failed, or the texts do not fit into the cache.
+        """
+        kind, engine = self.kind_of(config), self.engine
+        drafter = self._drafter(kind)
+        if drafter is None or not isinstance(engine, BatchEngine):
+            return
+        self.forget()
+        draft_plan = self._draft_plan(kind, [config])
+        rounds = engine.open_rounds(drafter, vocabulary=self._shared_tokens(drafter))
+        if rounds is None or draft_plan is None:
+            return
+        settle_rounds(
+            engine,
+            drafter,
+            rounds,
+            slots=padded_slots(slots, sequences=engine.sequences),
+            tokens=tokens,
+            draft_plan=draft_plan,
+            largest_cap=min(config.drafting.max_draft_length, MAX_BATCH_DRAFT),
+            first_passes=first_pass_counter(*self.engines),
+        )
 
     def why_not_together(self, configs: Sequence[GenerationConfig]) -> str | None:
         """Return what stands against running these together, None where nothing does."""
@@ -243,9 +270,7 @@ class BatchGenerator:
             runner=self._runner(engine, drafter, sequences),
             sequences=sequences,
             draft_plan=self._draft_plan(kind, configs),
-            policy=CapPolicy(self.costs.setdefault(kind, BatchCosts()), min(most, MAX_BATCH_DRAFT))
-            if is_adaptive
-            else None,
+            policy=self._policy(kind, min(most, MAX_BATCH_DRAFT)) if is_adaptive else None,
             largest_cap=MAX_BATCH_DRAFT,
             clock=self.clock,
             mark=mark,
@@ -254,18 +279,26 @@ class BatchGenerator:
             is_over=self.is_over,
         )
 
+    def _policy(self, kind: DrafterKind, largest: int) -> CapPolicy:
+        policy = self.policies.setdefault(kind, CapPolicy(BatchCosts(), largest))
+        policy.begin(largest)
+        return policy
+
     def _drafter(self, kind: DrafterKind) -> BatchEngine | None:
         drafter = {DrafterKind.SELF: self.engine, DrafterKind.MODEL: self.draft_engine}.get(kind)
         assert drafter is None or isinstance(drafter, BatchEngine)
         return drafter
 
     def _runner(self, engine: BatchEngine, drafter: BatchEngine | None, sequences: Sequence[BatchSequence]) -> Runner:
-        shared = engine.info.vocab_size if drafter is engine else self.shared_tokens
+        shared = self._shared_tokens(drafter)
         if all(sequence.sampler.takes_argmax for sequence in sequences):
             rounds = engine.open_rounds(drafter, vocabulary=shared)
             if rounds is not None:
                 return FusedRunner(rounds)
         return SteppedRunner(engine, drafter, shared)
+
+    def _shared_tokens(self, drafter: BatchEngine | None) -> int:
+        return self.engine.info.vocab_size if drafter is self.engine else self.shared_tokens
 
     def _draft_plan(self, kind: DrafterKind, configs: Sequence[GenerationConfig]) -> Plan | None:
         if kind is DrafterKind.MODEL and self.draft_engine is not None:

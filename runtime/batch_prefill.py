@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from edgeprec.precision import Plan
 from edgeprec.runtime.batch_engine import BatchEngine
 
-__all__ = ["LEAST_ROWS", "catch_up", "prefill_rows"]
+__all__ = ["LEAST_ROWS", "catch_up", "prefill_rows", "widths"]
 
 LEAST_ROWS = 16  # a pass of fewer costs as much
 
@@ -32,7 +32,7 @@ def catch_up(engine: BatchEngine, texts: Sequence[Sequence[int]], cached: Sequen
 def _run(
     engine: BatchEngine, texts: Sequence[Sequence[int]], cached: Sequence[int], plan: Plan
 ) -> Iterator[tuple[object, dict[int, int]]]:
-    width = max(engine.info.max_rows // len(texts), 1)
+    width = _most_rows(engine, len(texts))
     positions = list(cached)
     while any(position < len(text) for position, text in zip(positions, texts, strict=True)):
         rows = [list(text[position : position + width]) for position, text in zip(positions, texts, strict=True)]
@@ -45,6 +45,19 @@ def _run(
         positions = [position + len(row) for position, row in zip(positions, rows, strict=True)]
         ended = {slot: len(row) - 1 for slot, row in enumerate(rows) if row and positions[slot] == len(texts[slot])}
         yield step, ended
+
+
+def widths(engine: BatchEngine, *, slots: int, tokens: int) -> list[int]:
+    """Return the rows a slot of every kind of pass that texts of up to so many tokens may take, smallest first."""
+    most = min(_most_rows(engine, slots), _padded(tokens))
+    found = [most]
+    while found[0] > LEAST_ROWS:
+        found.insert(0, _padded(-(-found[0] // 2)))
+    return found
+
+
+def _most_rows(engine: BatchEngine, slots: int) -> int:
+    return max(engine.info.max_rows // slots, 1)
 
 
 def _padded(rows: int) -> int:

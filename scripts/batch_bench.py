@@ -26,7 +26,6 @@ _MOST_TOKENS_PER_S = 40_000  # no batch is faster: so many prompts suffice
 _WARM_UP_TOKENS = 24
 _WARM_UP_JOINS = 8  # prompts of several lengths that take a slot each
 _WARM_UP_RUNS = 6
-_CAPS = (1, 2, 3, 5, 7)  # what adaptive drafting may choose
 
 
 @dataclass(slots=True)
@@ -48,16 +47,14 @@ class BatchBench:
     def warm_up(self, case: Case) -> int:
         """Run a case until nothing compiles or is captured any more; return how many runs that took.
 
-        Adaptive drafting may choose any cap at any time, so each of its rounds is captured beforehand; then whole
-        replies, in which it also tries drafts again where it had switched them off.
+        Adaptive drafting may choose anything at any time, so each kind of round is run beforehand; then whole replies,
+        in which it also learns what rounds cost and tries drafts again where it had switched them off.
         """
         drafting = case.config.drafting
-        few = min(_WARM_UP_TOKENS, case.new_tokens)
         if case.config.mode is not Mode.EXACT or drafting.draft_length is not None:
+            few = min(_WARM_UP_TOKENS, case.new_tokens)
             return self._settle(case, joins=_WARM_UP_JOINS, new_tokens=few)
-        for cap in _CAPS:
-            fixed = replace(case.config, drafting=replace(drafting, draft_length=cap))
-            self._settle(replace(case, config=fixed), joins=0, new_tokens=few)
+        self.batches.settle(case.config, slots=case.sequences, tokens=case.context_tokens)
         return self._settle(case, joins=_WARM_UP_JOINS, new_tokens=case.new_tokens)
 
     def _settle(self, case: Case, *, joins: int, new_tokens: int) -> int:

@@ -205,9 +205,60 @@ def test_who_does_not_draft_waits_too(others: int, is_drafting: bool) -> None:
 def test_untimed_rounds_teach_no_cost() -> None:
     """A round that compiled or captured counts for acceptance alone."""
     policy = CapPolicy(BatchCosts(), LARGEST)
-    for expected in (0, 3, 3, 3):
+    for expected, seconds in ((0, None), (0, None), (0, 1.0), (3, None), (3, None)):
         assert policy.cap(4, range(4)) == expected
-        policy.observe(4, expected, None, [(index, expected, expected) for index in range(4)])
-    assert policy.costs.seconds(4, 0) is None
+        policy.observe(4, expected, seconds, [(index, expected, expected) for index in range(4)])
+    assert policy.costs.samples(4, 0) == 1
     assert policy.costs.seconds(4, 3) is None
     assert policy.pooled.mean(0.0) > 0.8
+
+
+def run_batches(machine: Machine, policy: CapPolicy, *, batches: int, rounds: int, slots: int) -> None:
+    """Decode batch after batch; the drafter has read the prompts of each."""
+    for _ in range(batches):
+        policy.begin(LARGEST)
+        machine.lacks = [1] * len(machine.rates)
+        machine.run(policy, rounds, slots=slots)
+
+
+@pytest.mark.parametrize("rounds", [20, 60, 200])
+@pytest.mark.parametrize("costs", [line(1.0, 0.9, 0.3), line(1.0, 0.3, 0.4), line(1.0, 0.05, 0.3)])
+def test_short_batches_find_out_once(costs: Callable[[int], float], rounds: int) -> None:
+    """Where drafting does not pay, the first batch shows it to those after it."""
+    machine = Machine(costs, [0.2] * 16, has_joins=False)
+    run_batches(machine, CapPolicy(BatchCosts(), LARGEST), batches=4000 // rounds, rounds=rounds, slots=16)
+    assert machine.over_plain() > 0.98
+
+
+def test_short_batches_draft_where_it_pays() -> None:
+    """What was learned outlives a batch the other way round too, also when the texts change."""
+    policy = CapPolicy(BatchCosts(), LARGEST)
+    machine = Machine(line(1.0, 0.1, 0.15), [0.05] * 8, has_joins=False)
+    run_batches(machine, policy, batches=20, rounds=30, slots=8)
+    assert machine.caps[-30:].count(0) > 25
+    machine.rates = [0.85] * 8
+    run_batches(machine, policy, batches=60, rounds=30, slots=8)
+    assert machine.caps[-30:].count(0) < 5
+
+
+@pytest.mark.parametrize("catch_up", [1.5, 8.0])
+def test_a_batch_that_shrinks_foresees_catching_up(catch_up: float) -> None:
+    """Nothing is known yet of so few slots, and the drafter is far behind: finding out costs no more than elsewhere."""
+    policy = CapPolicy(BatchCosts(), LARGEST)
+    many = Machine(line(1.0, 0.9, 0.4), [0.3] * 64, has_joins=False)
+    many.run(policy, 1000, slots=64)
+    few = Machine(line(1.0, 0.9, 0.4), [0.3] * 32, has_joins=False, catch_up=catch_up)
+    few.lacks = [900] * 32
+    few.run(policy, 1000, slots=32)
+    assert few.over_plain() > 0.97
+
+
+def test_old_losses_are_forgotten() -> None:
+    """What drafting lost in another text does not forbid trials for ever, and what it gained does not excuse losses."""
+    policy = CapPolicy(BatchCosts(), LARGEST)
+    machine = Machine(line(1.0, 0.1, 0.2), [0.9] * 8)
+    machine.run(policy, 20_000)
+    machine.rates = [0.02] * 8
+    before_s, before = machine.spent, machine.tokens
+    machine.run(policy, 2000)
+    assert (machine.tokens - before) / (machine.spent - before_s) / 8 > 0.96

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import runpy
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import edgeprec
 from edgeprec.config import ControllerConfig, DrafterKind, DraftingConfig, GenerationConfig, Mode
 from edgeprec.errors import ConfigError
-from edgeprec.runtime.batch_caps import BatchCosts
+from edgeprec.runtime.batch_caps import BatchCosts, CapPolicy
 from edgeprec.runtime.engine_torch import TorchEngine
 from edgeprec.runtime.session import Session
 
@@ -118,7 +119,7 @@ def test_each_sequence_has_its_longest_draft(
     for cap, seconds in ((0, 1.0), (3, 1e-6), (5, 1e-6)):
         for _ in range(2):
             costs.add(2, cap, seconds)  # so that drafting pays, however little is accepted
-    monkeypatch.setattr(sessions[1].batches, "costs", {DrafterKind.SELF: costs})
+    monkeypatch.setattr(sessions[1].batches, "policies", {DrafterKind.SELF: CapPolicy(costs, 7)})
     base = GenerationConfig(max_new_tokens=60, ignore_eos=True, drafting=DraftingConfig(drafter="self"))
     configs = [replace(base, drafting=replace(base.drafting, max_draft_length=most)) for most in (1, 7)]
     batch = sessions[1].generate(PROMPTS[:2], configs)
@@ -149,6 +150,34 @@ def test_drafts_of_other_layers_do_not_run_together(sessions: tuple[Session, Ses
     assert batch.stats.at_once == 1
 
 
+@pytest.mark.parametrize("drafter", ["self", "model"])
+def test_a_settled_batch_meets_no_first_pass(
+    sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch, drafter: str
+) -> None:
+    """Whatever is chosen, accepted, caught up with or joins: each kind of pass has run, and was captured, before."""
+    five = sessions[1]
+    batches = five.batches
+    engines = [engine for engine in batches.engines if isinstance(engine, TorchEngine)]
+    for engine in engines:
+        engine.graphs.clear()
+        monkeypatch.setattr(engine.graphs, "capture", lambda body: SimpleNamespace(replay=body))
+    drafting = DraftingConfig(drafter=drafter)
+    config = GenerationConfig(ignore_eos=True, drafting=drafting)
+    batches.settle(config, slots=5, tokens=100)
+    settled = sum(engine.first_passes for engine in engines)
+    assert settled > 2 * 8
+    caps = itertools.cycle([1, 1, *[0] * 20, 2, 3, 0, 0, 4, 5, 1, 6, 7, *[0] * 4])
+    monkeypatch.setattr(CapPolicy, "cap", lambda *args, **facts: next(caps))
+    prompts = [tuple(range(3, 3 + length)) for length in (1, 20, 40, 7, 12, 33, 2, 18, 9)]
+    configs = [replace(config, max_new_tokens=limit) for limit in (60, 50, 40, 30, 55, 25, 60, 60, 60)]
+    batch = replace(batches, is_over=lambda begun: len(begun) == len(prompts)).run(prompts, configs)
+    assert {found.slots for found in batch.rounds} == {5}
+    assert {found.cap for found in batch.rounds} == set(range(8))
+    assert sum(engine.first_passes for engine in engines) == settled
+    for engine in engines:
+        engine.graphs.clear()
+
+
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.9, "seed": 3}], ids=str)
 def test_passes_that_compile_teach_no_cost(
     sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
@@ -160,10 +189,10 @@ def test_passes_that_compile_teach_no_cost(
     assert isinstance(engine, TorchEngine)
     engine.graphs.clear()
     monkeypatch.setattr(engine.graphs, "capture", lambda body: SimpleNamespace(replay=body))
-    monkeypatch.setattr(five.batches, "costs", {})
+    monkeypatch.setattr(five.batches, "policies", {})
     batch = five.generate(PROMPTS, drafter="self", max_draft_length=1, max_new_tokens=24, ignore_eos=True, **settings)
     plain = [found for found in batch.rounds if not found.cap and found.slots == 5]
-    (costs,) = five.batches.costs.values()
+    (policy,) = five.batches.policies.values()
     assert len(plain) > 2
-    assert costs.samples(5, 0) == len(plain) - 2
+    assert policy.costs.samples(5, 0) == len(plain) - 2
     engine.graphs.clear()

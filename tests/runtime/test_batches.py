@@ -182,9 +182,31 @@ def test_who_decodes_plainly_counts_for_the_cap(
     drafting = DraftingConfig(drafter="self")
     adaptive = GenerationConfig(max_new_tokens=8, ignore_eos=True, drafting=drafting)
     plain = replace(adaptive, mode="fp16")
-    fixed = replace(adaptive, drafting=replace(drafting, draft_length=2))
-    sessions[1].generate(["The same prompt"] * 4, [adaptive, plain, fixed, adaptive])
+    sessions[1].generate(["The same prompt"] * 4, [adaptive, plain, plain, adaptive])
     assert heard[0] == (2, 2)
+
+
+def test_who_may_choose_drafts_along_with_a_fixed_length(
+    sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round is as long as its longest draft, so others draft as far; the policy is asked and told nothing of it."""
+    heard: list[str] = []
+    five = sessions[1]
+    monkeypatch.setattr(five.batches, "policies", {})
+    monkeypatch.setattr(CapPolicy, "cap", lambda *args, **facts: heard.append("asked") or 0)
+    adaptive = GenerationConfig(max_new_tokens=12, ignore_eos=True, drafting=DraftingConfig(drafter="self"))
+    fixed = replace(adaptive, max_new_tokens=6, drafting=replace(adaptive.drafting, draft_length=2))
+    configs = [adaptive, fixed, adaptive]
+    batch = five.generate(PROMPTS[:3], configs)
+    same(batch, [sessions[0].generate(p, c) for p, c in zip(PROMPTS[:3], configs, strict=True)])
+    caps = [found.cap for found in batch.rounds]
+    together = len(caps) - len(heard)
+    assert together >= 2
+    assert max(caps[:together]) == 2
+    assert not any(caps[together:])
+    assert all(reply.stats.drafted for reply in batch)
+    (policy,) = five.batches.policies.values()
+    assert not policy.costs.samples(4, 2)
 
 
 def test_a_trial_leaves_out_who_is_far_ahead(
