@@ -11,9 +11,10 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["ExternalTensor", "GraphBuilder"]
+__all__ = ["RUNTIME_DOMAIN", "ExternalTensor", "GraphBuilder"]
 
 OPSET = 24
+RUNTIME_DOMAIN = "com.microsoft"  # of ONNX Runtime's own operators
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,11 @@ class GraphBuilder:
         output = name or self.fresh(operator)
         self.nodes.append(helper.make_node(operator, list(inputs), [output], name=f"n_{output}", **attributes))
         return output
+
+    def add_named(self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> list[str]:
+        """Append a node whose outputs have names already and return those."""
+        self.nodes.append(helper.make_node(operator, list(inputs), list(outputs), name=f"n_{outputs[0]}", **attributes))
+        return list(outputs)
 
     def add_many(self, operator: str, *inputs: str, outputs: int, **attributes: Any) -> list[str]:
         """Append a node with several outputs and return their names."""
@@ -126,6 +132,9 @@ class GraphBuilder:
     ) -> onnx.ModelProto:
         """Close the graph."""
         graph = helper.make_graph(self.nodes, name, list(inputs), list(outputs), list(self.initializers.values()))
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="edgeprec")
+        imports = [helper.make_opsetid("", OPSET)]
+        if any(node.domain == RUNTIME_DOMAIN for node in self.nodes):
+            imports.append(helper.make_opsetid(RUNTIME_DOMAIN, 1))
+        model = helper.make_model(graph, opset_imports=imports, producer_name="edgeprec")
         model.ir_version = 11
         return model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ def executed_operators(graph: Path, config: ModelConfig) -> Counter[str]:
         options.profile_file_prefix = str(Path(directory) / "profile")
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "4")
         session = runtime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
-        session.run(["logits"], _one_step(config))
+        tables = [given.name for given in session.get_inputs() if given.name.startswith("rotary_")]
+        session.run(["logits"], _one_step(config, tables))
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     return Counter(
         event["args"]["op_name"]
@@ -51,7 +53,7 @@ def executed_operators(graph: Path, config: ModelConfig) -> Counter[str]:
     )
 
 
-def _one_step(config: ModelConfig) -> dict[str, Any]:
+def _one_step(config: ModelConfig, tables: Iterable[str]) -> dict[str, Any]:
     cache = np.zeros((1, config.num_kv_heads, 2, config.head_dim), np.float32)
     caches = {f"past_{part}_{i}": cache for i in range(config.num_layers) for part in ("key", "value")}
     return {
@@ -59,6 +61,7 @@ def _one_step(config: ModelConfig) -> dict[str, Any]:
         "positions": np.zeros((1, 1), np.int64),
         "kv_length": np.ones(1, np.int64),
         "gate": np.ones(config.num_layers + 1, np.bool_),
+        **dict.fromkeys(tables, np.zeros((2, config.head_dim // 2), np.float32)),
         **caches,
     }
 

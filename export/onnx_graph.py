@@ -1,11 +1,13 @@
-"""The decoder as one ONNX graph of standard opset-24 operators, each layer with an INT4 and an FP16 branch.
+"""The decoder as one ONNX graph of opset-24 operators, each layer with an INT4 and an FP16 branch.
 
 Inputs        tokens [B, T] int64, positions [B, T] int64, kv_length [B] int64 (tokens in the cache after this pass),
               gate [L + 1] bool (True = INT4; the last one is the head), past_key_<i>, past_value_<i> [B, H_kv, S, d]
+              and with ONNX Runtime's attention rotary_cos, rotary_sin [R, d / 2], R at least as long as the text
 Outputs       logits [B, T, V], present_key_<i>, present_value_<i> (bind them to the same memory as the past)
 
 Two If per layer, before and after attention, and one for the head. Only weights are external; they are stored merged
-as ``edgeprec.architecture`` says.
+as ``edgeprec.architecture`` says. The graph that computes in float32 runs on ONNX Runtime's CPU alone and has its
+attention operator, where that takes the model's heads; the other one is of standard operators.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from edgeprec.architecture import ModelConfig
 from edgeprec.export.decoder_parts import DecoderParts, Linear
 from edgeprec.export.graph_builder import GraphBuilder
 from edgeprec.export.graph_linears import GraphLinears, GraphWeights
+from edgeprec.export.grouped_attention import GroupedAttention, can_group, table_inputs
 from edgeprec.precision import Precision
 from edgeprec.tensor_names import shares_fp16_constants
 
@@ -54,15 +57,19 @@ class _Decoder:
         self.parts = DecoderParts(config=config, weights=weights, compute_type=compute_type, is_hoisting=is_hoisting)
         self.linears = GraphLinears(config=config, weights=weights, parts=self.parts)
         self.graph = GraphBuilder()
+        self.is_grouped = compute_type == TensorProto.FLOAT and can_group(config)
 
     def build(self, *, has_fp16_head: bool) -> onnx.ModelProto:
         config, graph, parts = self.config, self.graph, self.parts
-        self.tables = parts.rotary_tables(graph)
         gates = graph.add_many(
             "Split", "gate", outputs=config.num_layers + 1, axis=0, num_outputs=config.num_layers + 1
         )
-        first = graph.add("Slice", "positions", graph.integers(0), graph.integers(1), graph.integers(1))  # [B, 1]
-        self.write_index = graph.add("Squeeze", first, graph.integers(1))  # [B]
+        if self.is_grouped:
+            self.grouped = GroupedAttention.begin(graph)
+        else:
+            self.tables = parts.rotary_tables(graph)
+            first = graph.add("Slice", "positions", graph.integers(0), graph.integers(1), graph.integers(1))  # [B, 1]
+            self.write_index = graph.add("Squeeze", first, graph.integers(1))  # [B]
         embedded = graph.add("Gather", self.weights.place(graph, "embed"), "tokens", axis=0)
         hidden = parts.cast(graph, embedded)  # [B, T, D]
         for layer in range(config.num_layers):
@@ -90,6 +97,8 @@ class _Decoder:
 
     def _attention(self, layer: int, qkv: str) -> str:
         graph = self.graph
+        if self.is_grouped:
+            return self.grouped.attend(graph, self.parts, qkv, layer)
         query, key, value = self.parts.query_key_value(graph, qkv, layer, self.tables)
         keys, values = (
             graph.add(
@@ -126,6 +135,7 @@ class _Decoder:
             helper.make_tensor_value_info("positions", integers, ["B", "T"]),
             helper.make_tensor_value_info("kv_length", integers, ["B"]),
             helper.make_tensor_value_info("gate", TensorProto.BOOL, [config.num_layers + 1]),
+            *(table_inputs(config) if self.is_grouped else ()),
             *self._cache("past"),
         ]
 

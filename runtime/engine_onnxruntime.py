@@ -19,6 +19,7 @@ import numpy.typing as npt
 from edgeprec.architecture import ModelConfig
 from edgeprec.errors import EngineError, MissingDependency
 from edgeprec.precision import Plan
+from edgeprec.rotary import inverse_frequencies
 from edgeprec.runtime.engine import EngineInfo, StepResult
 from edgeprec.runtime.onnxruntime_cache import GrowingCache
 
@@ -53,6 +54,7 @@ class OnnxRuntimeEngine:
         self._context_tokens = context_tokens
         self._gate = np.zeros(config.num_layers + 1, np.bool_)
         self._kv_length = np.zeros(1, np.int64)
+        self._tables = _rotary_tables(session, config, tokens=context_tokens + 1)
         self._logits = np.zeros((MAX_ROWS, config.vocab_size), np.float32)
         self._cache = GrowingCache(config, longest=context_tokens + 1, bindable=ortvalue)
         self._bindings: dict[int, _Binding] = {}
@@ -142,13 +144,22 @@ class OnnxRuntimeEngine:
         logits = self._logits[:rows].reshape(1, rows, -1)
         io = self._session.io_binding()
         inputs = {"tokens": tokens, "positions": positions, "kv_length": self._kv_length, "gate": self._gate}
-        for name, array in inputs.items():
+        for name, array in (inputs | self._tables).items():
             io.bind_ortvalue_input(name, self._ortvalue(array))
         io.bind_ortvalue_output("logits", self._ortvalue(logits))
         for name, value in self._cache.values.items():
             io.bind_ortvalue_input(f"past_{name}", value)
             io.bind_ortvalue_output(f"present_{name}", value)
         return _Binding(io, tokens, positions, logits)
+
+
+def _rotary_tables(session: Any, config: ModelConfig, *, tokens: int) -> dict[str, npt.NDArray[np.float32]]:
+    """Return cos and sin [tokens, d / 2] where the graph asks for them; older ones and odd heads compute their own."""
+    if "rotary_cos" not in {given.name for given in session.get_inputs()}:
+        return {}
+    frequencies = inverse_frequencies(config).astype(np.float32)
+    angles = np.arange(tokens, dtype=np.float32)[:, None] * frequencies
+    return {"rotary_cos": np.cos(angles), "rotary_sin": np.sin(angles)}
 
 
 def _import_onnxruntime() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +49,8 @@ CASES: dict[str, dict[str, Any]] = {
     "mistral": {"family": "mistral", "num_heads": 6, "num_kv_heads": 3, "head_dim": 10, "tied": False},
     "qwen2": {"family": "qwen2", "intermediate_size": 90},
     "qwen3": {"family": "qwen3", "head_dim": 14, "tied": True},
+    "qwen3-runtime-attention": {"family": "qwen3", "head_dim": 32, "tied": True},
+    "qwen2-runtime-attention": {"family": "qwen2", "hidden_size": 96, "num_heads": 6, "num_kv_heads": 3},
 }
 ONNX_TYPES = {TensorType.F16: onnx.TensorProto.FLOAT16, TensorType.F32: onnx.TensorProto.FLOAT}
 
@@ -236,10 +239,30 @@ def test_an_unfused_graph_is_refused(checkpoints: ModuleType, tmp_path: Path) ->
         check_fused(exported.directory / "changed.onnx", exported.config)
 
 
+def operators(graph: Path) -> Counter[str]:
+    """Count the operators outside the branches."""
+    return Counter(node.op_type for node in onnx.load(graph, load_external_data=False).graph.node)
+
+
+def test_attention_is_the_runtimes_own_where_it_takes_the_heads(checkpoints: ModuleType, tmp_path: Path) -> None:
+    """One operator a layer in the graph for the CPU; the one for other devices, and other heads, stay standard."""
+    for head_dim, count in ((16, 2), (12, 0)):
+        folder = tmp_path / str(head_dim)
+        folder.mkdir()
+        exported = build(checkpoints, folder, family="llama", num_layers=2, head_dim=head_dim)
+        for compute, fused in (("fp32", count), ("fp16", 0)):
+            found = operators(exported.directory / f"model.{compute}.onnx")
+            assert (found["GroupQueryAttention"], found["Attention"]) == (fused, 2 - fused)
+            assert bool(found["RotaryEmbedding"]) is (not fused)
+
+
+@pytest.mark.parametrize("head_dim", [12, 16])
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 16])
-def test_fp16_logits_do_not_depend_on_the_rows_of_a_pass(checkpoints: ModuleType, tmp_path: Path, rows: int) -> None:
+def test_fp16_logits_do_not_depend_on_the_rows_of_a_pass(
+    checkpoints: ModuleType, tmp_path: Path, rows: int, head_dim: int
+) -> None:
     """Verification gives the very bits of plain decoding: the ground on which `exact` stands."""
-    exported = build(checkpoints, tmp_path, family="llama", hidden_size=64, num_heads=4)
+    exported = build(checkpoints, tmp_path, family="llama", hidden_size=64, num_heads=4, head_dim=head_dim)
     tokens = random_tokens(exported.config, 48)
     engine, plan = exported.engine(), Plan.uniform(Precision.FP16, num_layers=exported.config.num_layers)
     engine.forward(tokens[:16], position=0, plan=plan)
@@ -252,9 +275,10 @@ def test_fp16_logits_do_not_depend_on_the_rows_of_a_pass(checkpoints: ModuleType
     assert difference == 0.0, f"max difference {difference:.3e}"
 
 
-def test_rollback_leaves_no_stale_entry_visible(checkpoints: ModuleType, tmp_path: Path) -> None:
+@pytest.mark.parametrize("head_dim", [12, 16])
+def test_rollback_leaves_no_stale_entry_visible(checkpoints: ModuleType, tmp_path: Path, head_dim: int) -> None:
     """After wrong tokens were written and position went back, logits equal those of a fresh cache."""
-    exported = build(checkpoints, tmp_path, family="llama")
+    exported = build(checkpoints, tmp_path, family="llama", head_dim=head_dim)
     tokens, wrong = random_tokens(exported.config, 20), random_tokens(exported.config, 12, seed=9)
     layers = exported.config.num_layers
     fp16, int4 = (Plan.uniform(precision, num_layers=layers) for precision in (Precision.FP16, Precision.INT4))
