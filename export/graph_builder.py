@@ -56,18 +56,17 @@ class GraphBuilder:
     def add(self, operator: str, *inputs: str, name: str | None = None, **attributes: Any) -> str:
         """Append a node with one output and return the output's name."""
         output = name or self.fresh(operator)
-        self.nodes.append(helper.make_node(operator, list(inputs), [output], name=f"n_{output}", **attributes))
+        self.add_named(operator, inputs, [output], **attributes)
         return output
 
-    def add_named(self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> list[str]:
-        """Append a node whose outputs have names already and return those."""
+    def add_named(self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> None:
+        """Append a node whose outputs have names already."""
         self.nodes.append(helper.make_node(operator, list(inputs), list(outputs), name=f"n_{outputs[0]}", **attributes))
-        return list(outputs)
 
     def add_many(self, operator: str, *inputs: str, outputs: int, **attributes: Any) -> list[str]:
         """Append a node with several outputs and return their names."""
         names = [self.fresh(operator) for _ in range(outputs)]
-        self.nodes.append(helper.make_node(operator, list(inputs), names, name=f"n_{names[0]}", **attributes))
+        self.add_named(operator, inputs, names, **attributes)
         return names
 
     def add_if(

@@ -39,17 +39,18 @@ class GroupedAttention(NamedTuple):
         """[B, T, (H + 2 H_kv) d] -> [B, T, H d]; the layer's cache is written in place."""
         config = parts.config
         inputs = [*_query_key_value(graph, parts, qkv, layer), f"past_key_{layer}", f"past_value_{layer}"]
-        (attended,) = graph.add_named(
+        attended = graph.fresh("GroupQueryAttention")
+        graph.add_named(
             "GroupQueryAttention",
             [*inputs, self.last_index, self.total, *_TABLES],
-            [graph.fresh("GroupQueryAttention"), f"present_key_{layer}", f"present_value_{layer}"],
+            [attended, f"present_key_{layer}", f"present_value_{layer}"],
             domain=RUNTIME_DOMAIN,
             num_heads=config.num_heads,
             kv_num_heads=config.num_kv_heads,
             do_rotary=1,
             rotary_interleaved=0,
             scale=config.head_dim**-0.5,
-        )[:1]
+        )
         return attended
 
 

@@ -147,7 +147,7 @@ class BatchGenerator:
         return self._together(list(zip(prompts, configs, strict=True)), at_once=size)
 
     def settle(self, config: GenerationConfig, *, slots: int, tokens: int) -> None:
-        """Run all that drafting at will may choose for so many texts of ``tokens``; no later pass is a first one.
+        """Run all that greedy drafting at will may choose for so many texts of ``tokens``; no later pass is new.
 
         Raises:
             EngineError: a pass failed, or the texts do not fit into the cache.

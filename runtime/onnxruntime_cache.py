@@ -1,8 +1,9 @@
 """Keys and values of the CPU engine: no longer than the text needs, since attention reads all of what is bound.
 
-ONNX Runtime's CPU attention computes over the whole length of the bound cache and masks the rest, so its time follows
-the room, not the text: at a context of 2,048 it took as long as all INT4 products of a small model. Logits are the same
-bits in a cache of any length (docs/lab-notes.md); it grows by steps, and shrinks when a much shorter text begins.
+ONNX Runtime's standard attention (in graphs whose heads its own operator does not take) computes on a CPU over the
+whole length of the bound cache and masks the rest, so its time follows the room, not the text: at a context of 2,048 it
+took as long as all INT4 products of a small model. Logits are the same bits in a cache of any length
+(docs/lab-notes.md); it grows by steps, and shrinks when a much shorter text begins.
 """
 
 from __future__ import annotations

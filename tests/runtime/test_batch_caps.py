@@ -253,8 +253,8 @@ def test_a_batch_that_shrinks_foresees_catching_up(catch_up: float) -> None:
     assert few.over_plain() > 0.97
 
 
-def test_old_losses_are_forgotten() -> None:
-    """What drafting lost in another text does not forbid trials for ever, and what it gained does not excuse losses."""
+def test_old_gains_excuse_no_loss() -> None:
+    """After 20,000 rounds that gained, texts that drafting does not pay for lose what any would."""
     policy = CapPolicy(BatchCosts(), LARGEST)
     machine = Machine(line(1.0, 0.1, 0.2), [0.9] * 8)
     machine.run(policy, 20_000)
