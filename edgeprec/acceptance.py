@@ -174,6 +174,10 @@ class DraftProfile:
             accepted=self._faded(self.accepted, accepted),
         )
 
+    def with_acceptance_of(self, other: DraftProfile) -> DraftProfile:
+        """Return the profile with another's verified tokens; how far drafts got stays this one's own."""
+        return replace(self, tried=other.tried, accepted=other.accepted)
+
     def faded(self, keep: float) -> DraftProfile:
         """Return the profile with every count multiplied by ``keep``: time has passed without a draft."""
         return replace(

@@ -102,7 +102,7 @@ class Controller:
         self._speculation = Speculation.start(
             Learned.start(self._grid) if learned is None else learned,
             largest_cap=drafting.max_draft_length,
-            is_open=self._stops_on_entropy and not drafting.three_level,
+            is_open=self._stops_on_entropy and not (drafting.three_level and drafter is DrafterKind.SELF),
         )
         self._fit: FlipFit | None = None
         self._flips: FlipBudget | None = None
@@ -145,6 +145,14 @@ class Controller:
         """Take the cost of a drafted token in long drafts from the controller of the level that drafts."""
         step_s, step_j = below._speculation.token_costs(rung=0)
         self._speculation = replace(self._speculation, step_s=step_s, step_j=step_j)
+
+    def take_drafts_of(self, other: Controller) -> None:
+        """Take from another controller of the same draft model what its tokens cost and are worth on this text."""
+        self._speculation = self._speculation.with_drafts_of(other._speculation)
+
+    def take_verifying_of(self, other: Controller) -> None:
+        """Take from another controller of the same target what its passes cost."""
+        self._speculation = self._speculation.with_verifying_of(other._speculation)
 
     def follow(self, other: Controller) -> None:
         """Take the text as another controller knows it: smoothed entropy and gear."""

@@ -8,8 +8,9 @@ Every level has its own controller, its target being the level above, and so its
 
 So each part switches itself off where it does not pay: ``level`` to plain INT4 drafts, ``RouteChoice`` to the direct
 route, the guard of ``through`` and ``direct`` to plain FP16. That guard counts what both levels cost. ``level`` has
-none of its own: its gain is small, and a few rejections in a row would end its drafts for the rest of a reply. Pure,
-like the controllers it is made of.
+none of its own: its gain is small, and a few rejections in a row would end its drafts for the rest of a reply. What
+the draft model costs and is worth on this text is one thing that ``level`` and ``direct`` both know, whichever of them
+runs. Pure, like the controllers it is made of.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class LevelController:
         self._through = through
         self._direct = direct
         self._start = memory
-        self._choice = RouteChoice() if direct is None else memory.choice
+        self._choice = RouteChoice(chosen=Route.INT4) if direct is None else memory.choice
         self._rounds = 0
         self._tallies = dict.fromkeys(Route, RouteTally())
 
@@ -145,9 +146,9 @@ class LevelController:
         self._tallies[route] = self._tallies[route].after(outcome, is_trial=self._choice.is_trial)
         if self._direct is None:
             return
-        self._choice = self._choice.after_round(
-            has_drafted=outcome.rows > 1, emitted=len(outcome.entropy_bits), rates=self._rates
-        )
+        drafting, other = (self.level, self._direct) if route is Route.INT4 else (self._direct, self.level)
+        other.take_drafts_of(drafting)
+        self._choice = self._choice.after_round(emitted=len(outcome.entropy_bits), rates=self._rates)
         if self.route is not route:
             self._active.take_over(active)
 
@@ -158,8 +159,15 @@ class LevelController:
         return self._direct
 
     def _rates(self) -> dict[Route, float | None]:
-        controllers = {Route.INT4: self._through, Route.DIRECT: self._direct}
-        return {route: None if one is None else one.expected_rate(self.bias) for route, one in controllers.items()}
+        """Return what both routes promise; what FP16's passes cost is known from the one in use."""
+        assert self._direct is not None
+        other = self._direct if self._active is self._through else self._through
+        other.take_verifying_of(self._active)
+        self._through.expect_draft_costs_of(self.level)
+        return {
+            Route.INT4: self._through.expected_rate(self.bias),
+            Route.DIRECT: self._direct.expected_rate(self.bias),
+        }
 
     def _notes(self) -> Iterator[str]:
         controllers = [self._through, *([] if self._direct is None else [self._direct])]

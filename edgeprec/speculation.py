@@ -97,6 +97,7 @@ class Speculation:
     floor: float = 0.0
     rounds: int = 0
     guarded_rounds: int = 0
+    drafts: int = 0
     step_s: float | None = None
     step_j: float | None = None
 
@@ -114,6 +115,8 @@ class Speculation:
             return self, CapPlan(cap=0, reason=StopReason.SAMPLE)
         chosen = self._chosen(rung, energy_exponent)
         cap = chosen.choice.cap or int(self.guard.is_probe_due)
+        if not is_guarded and self.drafts < LEAST_DRAFTS:  # another text: without a guard, what the last one taught
+            cap = max(cap, _FIRST_CAP)  # must not keep a drafter from showing what it is worth here
         if is_guarded:
             cap = self.guard.allowed_cap(cap, self._guard_costs(energy_exponent), rung=rung)
         if cap:
@@ -137,14 +140,28 @@ class Speculation:
 
     def taking_over(self, other: Speculation) -> Speculation:
         """Return the state with the guard of another and what it learned of the verifying pass, which both share."""
+        shared = self.with_verifying_of(other)
+        learned = replace(shared.learned, budget_steps=other.guard.budget_steps)
+        return replace(shared, learned=learned, guard=other.guard)
+
+    def with_verifying_of(self, other: Speculation) -> Speculation:
+        """Return the state with what another learned of the cost of the verifying pass, which both share."""
+        mine, theirs = self.learned, other.learned
+        seconds = replace(mine.seconds, verify=theirs.seconds.verify)
+        joules = replace(mine.joules, verify=theirs.joules.verify)
+        return replace(self, learned=replace(mine, seconds=seconds, joules=joules))
+
+    def with_drafts_of(self, other: Speculation) -> Speculation:
+        """Return the state with what another learned of the drafter both share: a step's cost and its acceptance."""
         mine, theirs = self.learned, other.learned
         learned = replace(
             mine,
-            budget_steps=other.guard.budget_steps,
-            seconds=replace(mine.seconds, verify=theirs.seconds.verify),
-            joules=replace(mine.joules, verify=theirs.joules.verify),
+            table=theirs.table,
+            profile=mine.profile.with_acceptance_of(theirs.profile),
+            seconds=replace(mine.seconds, draft=theirs.seconds.draft),
+            joules=replace(mine.joules, draft=theirs.joules.draft),
         )
-        return replace(self, learned=learned, guard=other.guard)
+        return replace(self, learned=learned)
 
     @property
     def seconds(self) -> CostModel:
@@ -203,6 +220,7 @@ class Speculation:
             choice=replace(self.choice, is_decided=False) if result.drafted and self._is_probing else self.choice,
             guard=guard,
             rounds=self.rounds + 1,
+            drafts=self.drafts + (result.drafted > 0),
         )
 
     def _guarded(self, result: RoundResult, energy_exponent: float) -> Guard:

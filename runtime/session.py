@@ -21,7 +21,7 @@ from edgeprec.controller import Controller
 from edgeprec.devices.meter import Meter
 from edgeprec.devices.window import Window
 from edgeprec.entropy import row_statistics
-from edgeprec.levels import LevelController, LevelMemory, level_controller
+from edgeprec.levels import LevelController, level_controller
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.batch_generation import BatchGenerator, is_batch
 from edgeprec.runtime.batch_reply import BatchReply
@@ -30,6 +30,7 @@ from edgeprec.runtime.energy import NoWindow, PhasePower, energy_stats
 from edgeprec.runtime.engine import Engine, EngineInfo, first_pass_counter
 from edgeprec.runtime.generation import Generation, Prompt
 from edgeprec.runtime.governing import budget_note, power_guard
+from edgeprec.runtime.learning import Learning
 from edgeprec.runtime.one_thread import OneThread
 from edgeprec.runtime.passes import PassCounter, WeightBits
 from edgeprec.runtime.prompt_tokens import check_tokens, common_prefix, prompt_tokens
@@ -83,8 +84,7 @@ class Session:
         self._clock, self._wait = clock, wait
         self._first_passes = first_pass_counter(engine, draft_engine)
         self._kind_of = partial(drafter_kind, has_draft_model=draft_engine is not None)
-        self._learned: dict[tuple[DrafterKind, Mode], Learned] = {}
-        self._level_memory: dict[Mode, LevelMemory] = {}
+        self._learning = Learning()
         self._cached: tuple[int, ...] = ()  # tokens whose cache entries FP16 wrote
         self._draft_cached: tuple[int, ...] = ()
         self._phase_power = PhasePower(clock)
@@ -316,11 +316,7 @@ class Session:
         self, ended: Generation, kind: DrafterKind, window: NoWindow | Window, controller: Controller | LevelController
     ) -> Stats:
         """Keep what the generation taught and cached, and put its statistics together."""
-        mode = ended.config.mode
-        if isinstance(controller, LevelController):
-            self._level_memory[mode] = controller.memory
-        else:
-            self._learned[kind, mode] = controller.learned
+        self._learning.keep(ended.config, kind, controller)
         self._remember_cache(ended)
         energy, note = self._energy(ended, window)
         reading = None if isinstance(window, NoWindow) else window.reading
@@ -354,7 +350,7 @@ class Session:
         return energy_stats(window, new_tokens=len(ended.events))
 
     def _controller(self, config: GenerationConfig, kind: DrafterKind) -> Controller:
-        return self._controller_of(config, kind, config.mode, self._learned.get((kind, config.mode)))
+        return self._controller_of(config, kind, config.mode, self._learning.pair(config, kind))
 
     def _controller_of(
         self, config: GenerationConfig, kind: DrafterKind, mode: Mode, learned: Learned | None, has_guard: bool = True
@@ -375,8 +371,7 @@ class Session:
         """Return the controller of three-level drafting, None where two levels or none were asked for."""
         if not config.drafting.three_level or kind is not DrafterKind.MODEL:
             return None
-        memory = self._level_memory.get(config.mode, LevelMemory())
-        return level_controller(config, memory, partial(self._controller_of, config))
+        return level_controller(config, self._learning.levels(config, kind), partial(self._controller_of, config))
 
     def _drafter(
         self, kind: DrafterKind, sampler: Sampler, passes: PassCounter, tokens: Sequence[int], config: GenerationConfig

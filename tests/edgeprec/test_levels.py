@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -176,6 +177,12 @@ def make_levels(memory: LevelMemory | None = None, config: GenerationConfig = CO
     return level_controller(config, memory or LevelMemory(), make)
 
 
+def make_two_levels(learned: Learned | None = None) -> Controller:
+    """Return the controller of the draft model alone."""
+    drafting = replace(CONFIG.drafting, three_level=False)
+    return make_controller(DrafterKind.MODEL, Mode.EXACT, learned, replace(CONFIG, drafting=drafting))
+
+
 def mean_speed(device: Device, kind: DrafterKind | None, *, int4: float, model: float, tokens: int = 1200) -> float:
     """Return the mean speed over FP16; ``kind`` None = three levels."""
     speeds = []
@@ -194,6 +201,7 @@ def notes_of(device: Device, *, int4: float, model: float, tokens: int = 1200) -
 
 
 GPU = Device(model=0.06, int4=0.4)  # an 8B target and a small draft, both read in 4 bits
+DATACENTER = Device(model=0.14, int4=0.42, row=0.008, several=0.16)  # an 8B-shaped target on a datacenter GPU
 CASES = {
     "three levels win": (GPU, 0.985, 0.75),
     "the draft model is as good as INT4": (GPU, 0.9, 0.97),
@@ -241,15 +249,35 @@ def test_it_switches_to_plain_int4_drafts_and_says_so() -> None:
 
 def test_a_small_gain_survives_a_few_rejections() -> None:
     """In short replies whose level below gains a fifth, it drafts in most passes: no run of bad luck locks it out."""
-    device = Device(model=0.14, int4=0.42, row=0.008, several=0.16)  # an 8B-shaped target on a datacenter GPU
+    device = DATACENTER
     memory, off, passes = None, 0, 0
     for seed in range(12):
         levels = make_levels(memory)
-        Device3(make_text(seed, 128, int4=0.97, model=0.76), device, Clock(seed)).run(levels, kind=DrafterKind.MODEL)
+        Device3(make_text(seed, 128, int4=0.99, model=0.76), device, Clock(seed)).run(levels, kind=DrafterKind.MODEL)
         memory = levels.memory
         off, passes = (a + b for a, b in zip((off, passes), levels.level.guarded_rounds, strict=True))
     assert passes > 200
     assert off < 0.25 * passes, f"nothing was drafted in {off} of {passes} passes"
+
+
+def test_the_route_follows_the_text() -> None:
+    """Short texts easy for the draft model and hard ones take turns, and no verdict on one outlasts it.
+
+    On the hard ones INT4 drafts best, on the easy ones the draft model: both together beat the draft model alone.
+    """
+    spent = dict.fromkeys(("three levels", "draft model"), 0.0)
+    for name, seed in product(spent, _SEEDS):
+        levels, learned, clock = LevelMemory(), None, Clock(7 + seed)
+        for number in range(24):
+            text = make_text(100 * seed + number, 128, int4=0.93, model=0.97 if number % 16 >= 8 else 0.4)
+            policy = make_levels(levels) if name == "three levels" else make_two_levels(learned)
+            Device3(text, DATACENTER, clock).run(policy, kind=DrafterKind.MODEL)
+            if isinstance(policy, LevelController):
+                levels = policy.memory
+            else:
+                learned = policy.learned
+        spent[name] += clock.spent
+    assert spent["three levels"] < 0.84 * spent["draft model"], spent
 
 
 def test_it_switches_to_plain_fp16_and_says_so() -> None:
