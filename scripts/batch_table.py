@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import hypot
 from typing import Any
 
 __all__ = ["batch_table", "crossovers", "way_of"]
@@ -64,23 +65,27 @@ def _row(record: Record, base: Record | None) -> str:
 
 
 def crossovers(records: Sequence[Record]) -> Iterator[str]:
-    """Yield, for every way of drafting, up to which batch it is faster than FP16, and takes fewer joules."""
+    """Yield, for every way of drafting, up to which batch it is faster than FP16, and takes fewer joules, prefill too.
+
+    What does not exceed the spread of both is no gain.
+    """
     plain = {record["test"]["sequences"]: record for record in records if way_of(record) == "fp16"}
     ways = sorted((record for record in records if record["engine"] == OWN_ENGINE and record["drafter"]), key=_place)
     for way in dict.fromkeys(map(way_of, ways)):
         own = {record["test"]["sequences"]: record for record in records if way_of(record) == way}
         common = [batch for batch in sorted(own) if batch in plain]
         speed = {batch: _ratio(_rate(own[batch]), _rate(plain[batch])) for batch in common}
-        saved = {batch: _ratio(_joules(plain[batch]), _joules(own[batch])) for batch in common}
-        yield f"{way}: {_crossing('speed', speed)}; {_crossing('joules', saved)}{_lowest(speed)}"
+        sure = {batch: _sure_gain(own[batch]["tokens_per_s"], plain[batch]["tokens_per_s"]) for batch in common}
+        saved = {batch: _sure_gain(_all_joules(plain[batch]), _all_joules(own[batch])) for batch in common}
+        yield f"{way}: {_crossing('speed', sure)}; {_crossing('joules', saved)}{_lowest(speed)}"
 
 
 def _crossing(what: str, gains: Mapping[int, float | None]) -> str:
     known = {batch: gain for batch, gain in gains.items() if gain is not None}
     if not known:
         return f"{what} not measured"
-    loses = [batch for batch, gain in known.items() if gain < 1.0]
-    pays = [batch for batch, gain in known.items() if gain >= 1.0]
+    loses = [batch for batch, gain in known.items() if gain <= 1.0]
+    pays = [batch for batch, gain in known.items() if gain > 1.0]
     if not loses:
         return f"pays in {what} at every batch measured, {min(known)} to {max(known)}"
     if not pays:
@@ -109,6 +114,19 @@ def _joules(record: Record | None) -> float | None:
         return None
     found = energy["decode_joules_per_token"] or energy["joules_per_token"]
     return None if found is None else float(found["mean"])
+
+
+def _all_joules(record: Record) -> Mapping[str, Any] | None:
+    energy = record["energy"]
+    return None if energy is None else energy["joules_per_token"]
+
+
+def _sure_gain(more: Mapping[str, Any] | None, less: Mapping[str, Any] | None) -> float | None:
+    """Return the ratio of two means less the spread of both, None where one is not known."""
+    if more is None or less is None or not less["mean"]:
+        return None
+    spread = hypot(*((found["stdev"] or 0.0) / found["mean"] for found in (more, less)))
+    return float(more["mean"] / less["mean"] * (1.0 - spread))
 
 
 def _ratio(value: float | None, base: float | None) -> float | None:
