@@ -26,6 +26,7 @@ from edgeprec.bounded import VERIFY_EVERY_TOKENS, FlipBudget
 from edgeprec.calibration import AgreementGrid, Calibration
 from edgeprec.config import ControllerConfig, DrafterKind, DraftingConfig, DraftRule, Mode, Objective
 from edgeprec.decision import Decision, DraftVerdict, Verification
+from edgeprec.drafting import LEAST_DRAFTS
 from edgeprec.entropy import SmoothedEntropy
 from edgeprec.errors import ConfigError
 from edgeprec.flip_fit import FlipFit
@@ -62,7 +63,7 @@ class Controller:
 
     ``drafter`` is who really drafts (not ``auto``); ``num_layers`` are the target's, ``draft_layers`` a draft model's.
     ``learned`` carries on from an earlier sequence on the same device and pair. Without ``has_guard`` measured costs
-    alone decide whether to draft: of a level below, whose losses are counted by the guard of the level above.
+    alone decide whether to draft, once each text was tried: of a level below, whose losses the guard above counts.
 
     Raises:
         ConfigError: mode bounded without a calibration of the drafter, or thresholds out of order.
@@ -255,8 +256,9 @@ class Controller:
             return CapPlan(cap=0, reason=StopReason.HIGH_GEAR)
         if self._mode is Mode.BOUNDED:
             return CapPlan(cap=VERIFY_EVERY_TOKENS - 1, reason=StopReason.CAP)
+        least, is_guarded = (0 if self._has_guard else LEAST_DRAFTS), self._has_guard and bias.strength == 0.0
         self._speculation, plan = self._speculation.planned(
-            rung=draft_rung, energy_exponent=exponent, is_guarded=self._has_guard and bias.strength == 0.0
+            rung=draft_rung, energy_exponent=exponent, is_guarded=is_guarded, least_drafts=least
         )
         self._follow_costs()
         return plan

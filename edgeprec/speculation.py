@@ -109,14 +109,19 @@ class Speculation:
         guard = Guard(plain_samples=samples, budget_steps=learned.budget_steps)
         return cls(learned=learned, largest_cap=largest_cap, is_open=is_open, guard=guard)
 
-    def planned(self, *, rung: int, energy_exponent: float, is_guarded: bool) -> tuple[Speculation, CapPlan]:
-        """Return the state with this round's choice made, and the cap."""
+    def planned(
+        self, *, rung: int, energy_exponent: float, is_guarded: bool, least_drafts: int = 0
+    ) -> tuple[Speculation, CapPlan]:
+        """Return the state with this round's choice made, and the cap.
+
+        The first ``least_drafts`` rounds of a text that may draft do, whatever an earlier text taught.
+        """
         if self.guard.is_plain_sample_due(self.gain):
             return self, CapPlan(cap=0, reason=StopReason.SAMPLE)
         chosen = self._chosen(rung, energy_exponent)
         cap = chosen.choice.cap or int(self.guard.is_probe_due)
-        if not is_guarded and self.drafts < LEAST_DRAFTS:  # another text: without a guard, what the last one taught
-            cap = max(cap, _FIRST_CAP)  # must not keep a drafter from showing what it is worth here
+        if self.drafts < least_drafts:
+            cap = max(cap, _FIRST_CAP)
         if is_guarded:
             cap = self.guard.allowed_cap(cap, self._guard_costs(energy_exponent), rung=rung)
         if cap:

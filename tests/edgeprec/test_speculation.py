@@ -243,3 +243,33 @@ def test_lengths_set_by_hand_are_no_debt_of_the_guard() -> None:
     assert learned.budget_steps == Learned.start(None).budget_steps
     assert sum(learned.profile.asked) == 0.0
     assert learned.seconds.draft_samples() > 0
+
+
+def _failing(state: Speculation, rounds: int, *, least_drafts: int = 0) -> tuple[Speculation, list[int]]:
+    """Run rounds of which FP16 accepts nothing, without a guard; return their caps too."""
+    caps = []
+    for _ in range(rounds):
+        state, plan = state.planned(rung=0, energy_exponent=0.0, is_guarded=False, least_drafts=least_drafts)
+        caps.append(plan.cap)
+        result = RoundResult(
+            cells=(0,) * plan.cap,
+            accepted=0,
+            emitted=1,
+            cap=plan.cap,
+            rung=0,
+            rows=plan.cap + 1,
+            draft_s=_DRAFT * plan.cap,
+            verify_s=1.0 + _ROW * plan.cap,
+        )
+        state = state.after_round(result, energy_exponent=0.0)
+    return state, caps
+
+
+@pytest.mark.parametrize(("least", "expected"), [(0, [0, 0, 0, 0, 0]), (3, [2, 2, 2, 0, 0])])
+def test_a_new_text_may_be_tried_whatever_the_last_one_taught(least: int, expected: list[int]) -> None:
+    """After texts on which no draft was right, the next one begins with so many drafts, and no more if they fail."""
+    learned = Learned.start(None)
+    for _ in range(3):
+        learned = _failing(Speculation.start(learned, largest_cap=8), 60)[0].learned
+    _, caps = _failing(Speculation.start(learned, largest_cap=8), len(expected), least_drafts=least)
+    assert caps == expected
