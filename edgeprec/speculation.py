@@ -97,7 +97,7 @@ class Speculation:
     floor: float = 0.0
     rounds: int = 0
     guarded_rounds: int = 0
-    drafts: int = 0
+    drafts: int = 0  # rounds that drafted
     step_s: float | None = None
     step_j: float | None = None
 
