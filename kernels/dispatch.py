@@ -19,7 +19,7 @@ from edgeprec.kernels import torch_fallback
 from edgeprec.kernels.repack import ROWS_PER_TILE, DeviceInt4Weight
 from edgeprec.kernels.target import KernelTarget, target_of
 from edgeprec.kernels.torch_fallback import HeadRow
-from edgeprec.kernels.tuning import RowsConfig, WideConfig, fp16_config, int4_config
+from edgeprec.kernels.tuning import Fp16Config, RowsConfig, WideConfig, fp16_config, int4_config
 
 __all__ = [
     "KernelBackend",
@@ -140,9 +140,7 @@ def fp16_linear(
         return _into(out, torch_fallback.fp16_linear(x, weight, bias=bias, residual=residual), x)
     from edgeprec.kernels.fp16_rows import fp16_rows
 
-    target = target_of(x.device)
-    n, k = weight.shape
-    config = fp16_config(target.name, n=n, k=k, multiprocessors=target.multiprocessors)
+    config = _cached_fp16_config(target_of(x.device), *weight.shape, x.shape[0])
     return fp16_rows(x, weight, config, bias=bias, residual=residual, out=out)
 
 
@@ -156,9 +154,7 @@ def fp16_swiglu(x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor | No
         return _into(out, torch_fallback.swiglu(torch_fallback.fp16_linear(x, weight)), x)
     from edgeprec.kernels.fp16_rows import fp16_rows_swiglu
 
-    target = target_of(x.device)
-    n, k = weight.shape
-    config = fp16_config(target.name, n=n, k=k, multiprocessors=target.multiprocessors)
+    config = _cached_fp16_config(target_of(x.device), *weight.shape, x.shape[0])
     return fp16_rows_swiglu(x, weight, config, out=out)
 
 
@@ -179,6 +175,18 @@ def head_statistics(logits: torch.Tensor, *, out: HeadRow | None = None) -> Head
 def _int4_config(x: torch.Tensor, weight: DeviceInt4Weight) -> RowsConfig | WideConfig:
     target = target_of(x.device)
     return _cached_int4_config(target, weight.n, weight.k, weight.row_tiles, weight.k_tiles, x.shape[0])
+
+
+@cache
+def _cached_fp16_config(target: KernelTarget, n: int, k: int, rows: int) -> Fp16Config:
+    return fp16_config(
+        target.name,
+        n=n,
+        k=k,
+        rows=rows,
+        multiprocessors=target.multiprocessors,
+        shared_bytes=target.shared_bytes,
+    )
 
 
 @cache

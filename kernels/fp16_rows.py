@@ -15,7 +15,7 @@ from edgeprec.kernels.tuning import Fp16Config
 
 __all__ = ["fp16_rows", "fp16_rows_swiglu"]
 
-_ROW_BLOCKS = (16, 32, 64)
+_LEAST_ROWS = 16  # of a tensor-core product
 
 
 def fp16_rows(
@@ -95,10 +95,10 @@ def _launch(
 ) -> None:
     target = target_of(x.device)
     rows, (n, k) = x.shape[0], weight.shape
-    block = next((block for block in _ROW_BLOCKS if rows <= block), _ROW_BLOCKS[-1])
+    block = min(max(_LEAST_ROWS, 1 << (rows - 1).bit_length()), config.bm)
     steps = -(-k // (config.bk * config.split))
     launch: dict[str, Any] = {"launch_pdl": True} if target.has_dependent_launch else {}
-    fp16_rows_kernel[(-(-n // config.bn), -(-rows // block), config.split)](
+    fp16_rows_kernel[(-(-rows // block), -(-n // config.bn), config.split)](
         x,
         weight,
         y,

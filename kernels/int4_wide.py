@@ -83,7 +83,7 @@ def _launch(
     rows = x.shape[0]
     block = next((block for block in _ROW_BLOCKS if rows <= block), _ROW_BLOCKS[-1])
     launch: dict[str, Any] = {"launch_pdl": True} if target.has_dependent_launch else {}
-    int4_wide_kernel[(-(-weight.n // config.bn), -(-rows // block), config.split)](
+    int4_wide_kernel[(-(-rows // block), -(-weight.n // config.bn), config.split)](
         x,
         weight.words,
         weight.scales,

@@ -46,6 +46,8 @@ def fp16_rows_kernel(
     With SPLIT > 1 part ``program_id(2)``, float32 [SPLIT, M, N] without bias and residual. EVEN_K: the SPLIT parts of
     K_STEPS steps of BK cover K exactly.
 
+    Programs: blocks of rows, outputs, parts; those that share weights are neighbours, so that these are read once.
+
     SWIGLU: N = 2 I, SPLIT = 1, half of a program's outputs are a gate's, half their up's; y [M, I] = silu(gate) * up.
     """
     part = tl.program_id(2)
@@ -53,15 +55,15 @@ def fp16_rows_kernel(
     if SWIGLU:
         HALF: tl.constexpr = BN // 2
         j = tl.arange(0, BN)
-        n = tl.program_id(0) * HALF + tl.arange(0, HALF)
-        output = tl.program_id(0) * HALF + j % HALF + j // HALF * (n_size // 2)
+        n = tl.program_id(1) * HALF + tl.arange(0, HALF)
+        output = tl.program_id(1) * HALF + j % HALF + j // HALF * (n_size // 2)
     else:
-        n = tl.program_id(0) * BN + tl.arange(0, BN)
+        n = tl.program_id(1) * BN + tl.arange(0, BN)
         output = tl.minimum(n, n_size - 1)
     if USE_PDL:
         gdc_launch_dependents()
         gdc_wait()
-    m = tl.program_id(1) * BM + tl.arange(0, BM)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
     k = first_k + tl.arange(0, BK)
     w = w_ptr + output.to(tl.int64)[:, None] * k_size + k[None, :]
     is_row = (m < m_size)[None, :]  # what lies beyond is 0: reading one row many times would crowd one spot of the L2

@@ -57,15 +57,15 @@ def int4_wide_kernel(
     """Compute BN outputs of BM rows of y [M, N], or part ``program_id(2)`` of it when SPLIT > 1.
 
     Arguments are those of ``int4_rows_kernel``; ``row_tiles`` is N'. With SPLIT > 1 the result is fp32 [SPLIT, M, N],
-    without bias and residual, and SPLIT divides K_TILES. Programs: outputs, blocks of rows, parts.
+    without bias and residual, and SPLIT divides K_TILES. Programs: blocks of rows, outputs, parts.
     """
     part = tl.program_id(2)
     STEPS: tl.constexpr = K_TILES // SPLIT
     if USE_PDL:
         gdc_launch_dependents()
         gdc_wait()
-    n = tl.program_id(0) * BN + tl.arange(0, BN)
-    m = tl.program_id(1) * BM + tl.arange(0, BM)
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
     k = part * (STEPS * 128) + tl.arange(0, 32)
     tile_row = tl.minimum(n, row_tiles * 16 - 1)
     words = words_ptr + (tile_row // 16).to(tl.int64)[:, None] * (K_TILES * 512) + part * (STEPS * 512)

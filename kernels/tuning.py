@@ -2,12 +2,13 @@
 
 ``tuning.json`` is written by ``scripts/tune_kernels.py``:
 
-    {"schema_version": 1, "devices": {NAME: {
+    {"schema_version": 2, "devices": {NAME: {
         "int4": {"NxK": {"8" | "16" | "32" | "64": {"kernel": "rows" | "wide", ...}}},   up to that many rows
-        "fp16": {"NxK": {...}}}}}                                                        any number of rows
+        "fp16": {"NxK": {"bk": ..., "split": ..., "tiles": {"32" | "64" | "128": {...}}}}}}}
 
-An FP16 shape has one entry, whatever the rows: BK and SPLIT fix the order of its sums, and with it its bits. WK, S and
-SHARED_X do so in the rows kernel for INT4: entries for 8 and 16 rows share them, so that 1..16 rows have the same bits.
+An FP16 shape has one BK and one SPLIT, whatever the rows: they fix the order of its sums, and with it its bits. Tiles
+for up to 128 rows serve more of them too. WK, S and SHARED_X do so in the rows kernel for INT4: entries for 8 and 16
+rows share them, so that 1..16 rows have the same bits.
 """
 
 from __future__ import annotations
@@ -21,18 +22,22 @@ from typing import Any
 from edgeprec.errors import KernelError
 
 __all__ = [
+    "FP16_ROW_LIMITS",
     "INT4_ROW_LIMITS",
     "Fp16Config",
     "RowsConfig",
     "WideConfig",
     "fp16_config",
     "int4_config",
+    "parse_fp16_configs",
     "parse_int4_config",
 ]
 
 INT4_ROW_LIMITS = (8, 16, 32, 64)
-_SCHEMA_VERSION = 1
+FP16_ROW_LIMITS = (32, 64, 128)
+_SCHEMA_VERSION = 2
 _MANY_TILES_PER_MULTIPROCESSOR = 8
+_MANY_OUTPUTS = 16_384  # tiles of 128 are enough for every multiprocessor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +85,8 @@ class WideConfig:
 class Fp16Config:
     """Tile sizes of ``fp16_rows``; ``bk`` and ``split`` fix the order of the sums."""
 
-    bn: int
+    bn: int  # outputs a program
+    bm: int  # rows a program, at most
     bk: int
     split: int
     stages: int
@@ -102,14 +108,38 @@ def int4_config(
     return config.fit(k_tiles=k_tiles)
 
 
-def fp16_config(device_name: str, *, n: int, k: int, multiprocessors: int) -> Fp16Config:
-    """Return the tile sizes of an FP16 linear, the same for any number of rows."""
+def fp16_config(device_name: str, *, n: int, k: int, rows: int, multiprocessors: int, shared_bytes: int) -> Fp16Config:
+    """Return the tile sizes of an FP16 linear; BK and SPLIT are the same for any number of rows."""
+    limit = next((limit for limit in FP16_ROW_LIMITS if rows <= limit), FP16_ROW_LIMITS[-1])
     entry = _table().get(device_name, {}).get("fp16", {}).get(f"{n}x{k}")
     if entry is not None:
-        return Fp16Config(**entry)
+        measured = parse_fp16_configs(entry)
+        if limit in measured:
+            return measured[limit]
+        return _default_fp16(n, limit, bk=entry["bk"], split=entry["split"], shared_bytes=shared_bytes)
     programs = -(-n // 64)
     split = 1 if 2 * programs >= multiprocessors else 2 if 4 * programs >= multiprocessors else 4
-    return Fp16Config(bn=64, bk=128, split=split, stages=4, warps=4)
+    return _default_fp16(n, limit, bk=128, split=split, shared_bytes=shared_bytes)
+
+
+def parse_fp16_configs(entry: dict[str, Any]) -> dict[int, Fp16Config]:
+    """Read one entry of the table: sizes by row limit.
+
+    Raises:
+        KernelError: the entry has other sizes or limits than the kernel.
+    """
+    try:
+        found = {
+            int(limit): Fp16Config(bk=entry["bk"], split=entry["split"], bm=int(limit), **tiles)
+            for limit, tiles in entry["tiles"].items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise KernelError(
+            f"the tuning table has an entry {entry}, expected bk, split and tiles by row limit"
+        ) from error
+    if not set(found) <= set(FP16_ROW_LIMITS):
+        raise KernelError(f"the tuning table has FP16 tiles for {sorted(found)} rows, expected {FP16_ROW_LIMITS}")
+    return found
 
 
 def parse_int4_config(entry: dict[str, Any]) -> RowsConfig | WideConfig:
@@ -127,6 +157,19 @@ def parse_int4_config(entry: dict[str, Any]) -> RowsConfig | WideConfig:
         raise KernelError(
             f"the tuning table has an entry {entry}, expected kernel rows or wide and its sizes"
         ) from error
+
+
+def _default_fp16(n: int, limit: int, *, bk: int, split: int, shared_bytes: int) -> Fp16Config:
+    """Return tiles that fit into the shared memory: wide ones where many rows meet many outputs."""
+    is_wide = limit > 64 and n >= _MANY_OUTPUTS and 2 * _step_bytes(128, limit, bk) <= shared_bytes
+    bn = 128 if is_wide else 64
+    stages = max(1, min(4, shared_bytes // _step_bytes(bn, limit, bk)))
+    return Fp16Config(bn=bn, bm=limit, bk=bk, split=split, stages=stages, warps=8 if is_wide else 4)
+
+
+def _step_bytes(bn: int, bm: int, bk: int) -> int:
+    """Return the shared memory of one step of the pipeline."""
+    return 2 * (bn + bm) * bk
 
 
 def _default_int4(limit: int, *, is_large: bool) -> RowsConfig | WideConfig:

@@ -30,7 +30,7 @@ MAX_DRAFT_TOKENS = 8
 MAX_INT4_ROWS = 16  # three levels: a draft of the longest kind and the token before it
 _SPANS = (4096, 16_384, 65_536)  # attention launches are sized for one of these, or for the whole context
 _VERIFY_ROWS = range(1, 17)
-_PIECES = (32, 64)  # rows of a prompt's passes, filled up to one of these: any length takes passes that are captured
+_PIECES = (32, 64, 128)  # rows of a prompt's passes, filled up to one of these: any length takes captured ones
 # (rows, tokens) of drafts. A draft model lacks one token more after full acceptance, and all that FP16 decoded alone:
 # those are caught up with while few tokens are asked for.
 _DRAFTS = (*product((1, 2), range(1, MAX_DRAFT_TOKENS + 1)), *product(range(3, 17), (1, 2)))

@@ -18,8 +18,7 @@ _MIB = 1 << 20
 _CUDA_BYTES = 160 * _MIB  # kernels, graphs and the allocator's rounding
 _CPU_BYTES = 96 * _MIB  # buffers of the library
 _MOST_PARTS = 4  # into which a linear splits its inputs
-_PREFILL_ROWS = 64
-_LONG_CONTEXT_TOKENS = 16_384  # from here on attention's splits of 64 rows would outgrow the weights
+_PASS_ROWS = ((8192, 128), (16_384, 64))  # up to so many tokens; beyond, attention's splits would outgrow the weights
 _SHORT_PASS_ROWS = 16
 _BATCH_ROWS = 8
 
@@ -50,7 +49,7 @@ def cuda_allowance_bytes() -> int:
 
 def max_rows(*, context_tokens: int, sequences: int) -> int:
     """Return how many rows one pass may have."""
-    rows = _PREFILL_ROWS if context_tokens <= _LONG_CONTEXT_TOKENS else _SHORT_PASS_ROWS
+    rows = next((rows for tokens, rows in _PASS_ROWS if context_tokens <= tokens), _SHORT_PASS_ROWS)
     return max(rows, _BATCH_ROWS * sequences if sequences > 1 else 0)
 
 

@@ -31,8 +31,16 @@ def wide(bn: int, split: int, stages: int, warps: int) -> WideConfig:
 
 
 def fp16(bn: int, bk: int, split: int, stages: int) -> Fp16Config:
-    """Return an Fp16Config of four warps."""
-    return Fp16Config(bn=bn, bk=bk, split=split, stages=stages, warps=4 if bn > 32 else 2)
+    """Return an Fp16Config of four warps for few rows."""
+    return Fp16Config(bn=bn, bm=32, bk=bk, split=split, stages=stages, warps=4 if bn > 32 else 2)
+
+
+def fp16_tiles(bk: int, split: int, limit: int) -> list[Config]:
+    """Return configs of one order of sums for more rows, the most promising first."""
+    return [
+        Fp16Config(bn=bn, bm=limit, bk=bk, split=split, stages=stages, warps=warps)
+        for bn, stages, warps in FP16_TILES[limit]
+    ]
 
 
 # by promise: at 16 rows the bytes of the activations count, which R divides and shared memory hides
@@ -109,3 +117,7 @@ FP16_CANDIDATES: list[Config] = [
     fp16(*sizes)
     for sizes in [(64, 128, 1, 6), (64, 128, 1, 4), (64, 128, 2, 6), (64, 128, 4, 4), (64, 128, 2, 4), (64, 128, 4, 6)]
 ] + [fp16(32, 256, 1, 4), fp16(128, 64, 1, 6)]
+FP16_TILES = {  # outputs, stages, warps
+    64: [(64, 4, 4), (64, 6, 4), (128, 3, 8), (128, 4, 8), (64, 3, 4), (128, 3, 4)],
+    128: [(128, 3, 8), (64, 4, 4), (64, 3, 4), (128, 3, 4), (64, 2, 4), (64, 4, 8)],
+}

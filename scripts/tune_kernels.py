@@ -1,6 +1,6 @@
 """Measure tile sizes on this GPU and write them into kernels/tuning.json.
 
-    python scripts/tune_kernels.py [--shapes NxK,NxK] [--rows 8,16,32,64] [--no-fp16] [--limit-s 120]
+    python scripts/tune_kernels.py [--shapes NxK,NxK] [--rows 8,16,32,64] [--fp16-rows 32,64,128] [--limit-s 120]
 
 Without shapes: the projections of Llama-3.1-8B, its head, and the projections of Llama-3.2-1B. Sizes are compiled in
 parallel first, the most promising ones of all shapes before the others; what is not compiled or timed within the limit
@@ -9,7 +9,8 @@ every shape, whole or not at all.
 
 Entries for 8 and for 16 rows have one WK, one S and one way for the activations, which fix the order of a sum: a row
 has the same bits in any company of 1..16 (more, where the entry is one of the rows kernel). Hence rows 8 and 16 are
-tuned together.
+tuned together. For FP16 32 rows decide BK and SPLIT, which fix that order there, and tiles for more rows follow; where
+32 is not in the list, they keep the table's.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernel_candidates import FP16_CANDIDATES, INT4_CANDIDATES, Config
+from kernel_candidates import FP16_CANDIDATES, INT4_CANDIDATES, Config, fp16_tiles
 from kernel_timing import GROUP_SIZE, HEAD, LLAMA_1B, LLAMA_8B, Arena, Timing, measure
 from triton.runtime.errors import TritonError
 
@@ -34,11 +35,12 @@ from edgeprec.kernels.fp16_rows import fp16_rows
 from edgeprec.kernels.int4_rows import int4_rows
 from edgeprec.kernels.int4_wide import int4_wide
 from edgeprec.kernels.repack import ROWS_PER_TILE, TILE_K, DeviceInt4Weight
-from edgeprec.kernels.tuning import Fp16Config, RowsConfig, WideConfig, parse_int4_config
+from edgeprec.kernels.tuning import Fp16Config, RowsConfig, WideConfig, parse_fp16_configs, parse_int4_config
 
 TABLE = Path(__file__).resolve().parent.parent / "kernels" / "tuning.json"
 MEASURED_ROWS = {8: 1, 16: 16, 32: 32, 64: 64}
 FP16_ROWS = 16
+FP16_MEASURED_ROWS = {32: FP16_ROWS, 64: 64, 128: 128}
 COMPILE_SHARE = 0.5  # of the limit
 SAME_BITS_MARGIN = 1.03  # what the rows kernel may cost above 16 rows, for the sake of its bits
 Case = tuple[int, int, int, Config]  # n, k, rows, sizes
@@ -168,10 +170,8 @@ def time_cases(cases: Iterable[Case], weights: list[Any], deadline_s: float | No
     return found
 
 
-def entry(config: Config) -> dict[str, Any]:
+def entry(config: RowsConfig | WideConfig) -> dict[str, Any]:
     """Return what the table holds of a config."""
-    if isinstance(config, Fp16Config):
-        return asdict(config)
     return {"kernel": "rows" if isinstance(config, RowsConfig) else "wide", **asdict(config)}
 
 
@@ -259,16 +259,42 @@ def tune_shape(
         found["int4"].setdefault(key, {})[str(limit)] = entry(one.config)
 
 
-def tune_fp16(found: dict[str, Any], n: int, k: int, compiled: Compiled, deadline_s: float | None) -> None:
-    """Do the same for the FP16 kernel, whose one entry serves any number of rows."""
+def tune_fp16(
+    found: dict[str, Any], n: int, k: int, limits: list[int], compiled: Compiled, deadline_s: float | None
+) -> None:
+    """Do the same for the FP16 kernel: the order of the sums by few rows, then tiles of that order for more."""
     key, dense = f"{n}x{k}", Arena().fp16(n, k)
-    held = [Fp16Config(**found["fp16"][key])] if key in found["fp16"] else []
-    cases = [case for config in dict.fromkeys([*held, *FP16_CANDIDATES]) if fits(case := (n, k, FP16_ROWS, config))]
-    measured = time_cases([case for case in cases if compile_key(case) in compiled], dense, deadline_s)
-    if measured:
-        chosen = min(measured, key=lambda one: one.timing.median_us)
-        say(key, "fp16", chosen, measured, cublas_us(n, k, FP16_ROWS, dense))
-        found["fp16"][key] = entry(chosen.config)
+    for index, limit in enumerate(limits):
+        rows = FP16_MEASURED_ROWS[limit]
+        cases = [case for case in fp16_cases(found, n, k, limit) if compile_key(case) in compiled]
+        measured = time_cases(cases, dense, part_of(deadline_s, len(limits) - index))
+        if measured:
+            chosen = min(measured, key=lambda one: one.timing.median_us)
+            say(key, f"fp16 {limit}", chosen, measured, cublas_us(n, k, rows, dense))
+            put_fp16(found, key, limit, chosen.config)
+
+
+def fp16_cases(found: dict[str, Any], n: int, k: int, limit: int, *, any_order: bool = False) -> list[Case]:
+    """Return the cases for one shape and row limit, the present entry first; above 32 rows of the table's order."""
+    held = parse_fp16_configs(found["fp16"][f"{n}x{k}"]) if f"{n}x{k}" in found["fp16"] else {}
+    configs: list[Config] = [held[limit]] if limit in held else []
+    if limit == min(FP16_MEASURED_ROWS):
+        configs += FP16_CANDIDATES
+    else:
+        order_by = list(held.values())[:1] + (FP16_CANDIDATES if any_order else [])
+        for bk, split in dict.fromkeys((one.bk, one.split) for one in order_by):
+            configs += fp16_tiles(bk, split, limit)
+    rows = FP16_MEASURED_ROWS[limit]
+    return [case for config in dict.fromkeys(configs) if fits(case := (n, k, rows, config))]
+
+
+def put_fp16(found: dict[str, Any], key: str, limit: int, config: Fp16Config) -> None:
+    """Put tiles into the table; those of another order go."""
+    order_of_sums = {"bk": config.bk, "split": config.split}
+    held = found["fp16"].get(key)
+    if held is None or {name: held[name] for name in order_of_sums} != order_of_sums:
+        held = found["fp16"][key] = order_of_sums | {"tiles": {}}
+    held["tiles"][str(limit)] = {"bn": config.bn, "stages": config.stages, "warps": config.warps}
 
 
 def by_promise(lists: list[list[Case]]) -> list[Case]:
@@ -290,14 +316,15 @@ def main() -> None:
     """Compile, measure, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", default="", help="NxK,NxK; all of Llama 8B and 1B by default")
-    parser.add_argument("--rows", default="8,16,32,64", help="row limits of the table; 8 and 16 go together")
-    parser.add_argument("--no-fp16", action="store_true", help="leave the FP16 kernel as it is")
+    parser.add_argument("--rows", default="8,16,32,64", help="row limits of INT4; 8 and 16 go together, '' for none")
+    parser.add_argument("--fp16-rows", default="32,64,128", help="row limits of FP16 tiles; '' leaves FP16 as it is")
     parser.add_argument("--limit-s", type=float, help="stop after that many seconds with what there is")
     parser.add_argument("-o", "--output", type=Path, default=TABLE, help="another table to go on from and write")
     options = parser.parse_args()
     shapes = [parse_shape(text) for text in options.shapes.split(",") if text]
     shapes = shapes or [*LLAMA_8B.values(), HEAD, *LLAMA_1B.values()]
-    limits = sorted({int(limit) for limit in options.rows.split(",")})
+    limits = sorted({int(limit) for limit in options.rows.split(",") if limit})
+    fp16_limits = sorted({int(limit) for limit in options.fp16_rows.split(",") if limit})
     limits = sorted({*limits, 8, 16}) if {8, 16} & set(limits) else limits
     started = time.monotonic()
     deadline_s = None if options.limit_s is None else started + options.limit_s
@@ -305,17 +332,19 @@ def main() -> None:
     table = json.loads(source.read_text(encoding="utf-8"))
     found = table["devices"].setdefault(torch.cuda.get_device_name(), {"int4": {}, "fp16": {}})
     lists = [candidates_of(found, n, k, limit) for (n, k), limit in itertools.product(shapes, limits)]
-    if not options.no_fp16:
-        lists += [[case for config in FP16_CANDIDATES if fits(case := (n, k, FP16_ROWS, config))] for n, k in shapes]
+    is_order_open = min(FP16_MEASURED_ROWS) in fp16_limits
+    for (n, k), limit in itertools.product(shapes, fp16_limits):
+        lists.append(fp16_cases(found, n, k, limit, any_order=is_order_open))
     compile_until_s = None if options.limit_s is None else started + COMPILE_SHARE * options.limit_s
     done = compile_cases(by_promise(lists), compile_until_s)
     compiled = {compile_key(case) for case in done}
     print(f"after {time.monotonic() - started:.0f} s", flush=True)
     for index, (n, k) in enumerate(shapes):
         until_s = part_of(deadline_s, len(shapes) - index)
-        tune_shape(found, n, k, limits, compiled, until_s if options.no_fp16 else part_of(until_s, 1.2))
-        if not options.no_fp16:
-            tune_fp16(found, n, k, compiled, until_s)
+        if limits:
+            tune_shape(found, n, k, limits, compiled, part_of(until_s, 1.2) if fp16_limits else until_s)
+        if fp16_limits:
+            tune_fp16(found, n, k, fp16_limits, compiled, until_s)
         write(table, options.output)
         torch.cuda.empty_cache()
     print(f"{options.output} written in {time.monotonic() - started:.0f} s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,8 +20,8 @@ from edgeprec.kernels.fp16_rows import fp16_rows, fp16_rows_swiglu
 Measure = Callable[[torch.Tensor, Any], float]
 
 TOLERANCE = 4e-4
-WHOLE = Fp16Config(bn=64, bk=64, split=1, stages=3, warps=4)
-SPLIT = Fp16Config(bn=64, bk=32, split=4, stages=3, warps=4)
+WHOLE = Fp16Config(bn=64, bm=64, bk=64, split=1, stages=3, warps=4)
+SPLIT = Fp16Config(bn=64, bm=64, bk=32, split=4, stages=3, warps=4)
 
 
 def randn(*shape: int, device: str, seed: int = 0) -> torch.Tensor:
@@ -49,6 +50,18 @@ def test_a_row_has_the_same_bits_in_any_company(device: str, config: Fp16Config)
     together = fp16_rows(x, weight, config)
     for first, last in [(0, 1), (0, 16), (7, 8), (3, 43), (79, 80)]:
         assert torch.equal(together[first:last], fp16_rows(x[first:last], weight, config))
+
+
+@pytest.mark.parametrize("config", [WHOLE, SPLIT], ids=["whole", "split"])
+def test_wide_tiles_have_the_bits_of_narrow_ones(device: str, config: Fp16Config) -> None:
+    """Tiles for many rows are of one order of sums with those for few: 1, 16 or 130 rows, the same bits."""
+    x, weight = randn(130, 256, device=device), randn(192, 256, device=device, seed=1)
+    wide = replace(config, bn=128, bm=128, stages=2, warps=8)
+    together = fp16_rows(x, weight, wide)
+    for first, last in [(0, 1), (0, 16), (100, 130)]:
+        assert torch.equal(together[first:last], fp16_rows(x[first:last], weight, config))
+    inner = fp16_rows_swiglu(x, weight[:128], wide)
+    assert torch.equal(inner[100:], fp16_rows_swiglu(x[100:], weight[:128], config))
 
 
 @pytest.mark.parametrize("config", [WHOLE, SPLIT], ids=["whole", "split"])

@@ -65,10 +65,10 @@ def test_fp16_of_true_size(relative_error: Measure, n: int, k: int, rows: int) -
 
 @pytest.mark.parametrize(("n", "k"), SHAPES)
 def test_fp16_rows_keep_their_bits(n: int, k: int) -> None:
-    """Every row of 1..16, and of batches of 32 and 64, has the bits it has alone."""
-    weight, x = randn(n, k, seed=1) * 0.02, randn(64, k)
-    alone = torch.cat([dispatch.fp16_linear(x[row : row + 1], weight) for row in range(64)])
-    for rows in [*range(1, 17), 32, 64]:
+    """Every row of 1..16, and of batches and prompts of up to 200, has the bits it has alone."""
+    weight, x = randn(n, k, seed=1) * 0.02, randn(200, k)
+    alone = torch.cat([dispatch.fp16_linear(x[row : row + 1], weight) for row in range(200)])
+    for rows in [*range(1, 17), 32, 33, 64, 65, 128, 200]:
         assert torch.equal(dispatch.fp16_linear(x[:rows], weight), alone[:rows]), f"{rows} rows"
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from edgeprec.kernels.tuning import Fp16Config, RowsConfig, WideConfig, parse_int4_config
+from edgeprec.kernels.tuning import Fp16Config, RowsConfig, WideConfig, parse_fp16_configs, parse_int4_config
 
 pytest.importorskip("triton")
 
@@ -40,7 +41,14 @@ def test_candidates_survive_the_table(scripts: dict[str, ModuleType]) -> None:
                 assert not (config.pinned and config.stages)
                 assert config.stages or not config.shared_x
     for config in tune.FP16_CANDIDATES:
-        assert Fp16Config(**tune.entry(config)) == config
+        found: dict[str, dict[str, object]] = {"fp16": {}}
+        tune.put_fp16(found, "1x1", 32, config)
+        for limit in (64, 128):
+            for tiles in tune.fp16_tiles(config.bk, config.split, limit):
+                tune.put_fp16(found, "1x1", limit, tiles)
+                assert parse_fp16_configs(found["fp16"]["1x1"]) | {32: config, limit: tiles} == parse_fp16_configs(
+                    found["fp16"]["1x1"]
+                )
 
 
 def test_every_llama_shape_has_candidates(scripts: dict[str, ModuleType]) -> None:
@@ -94,6 +102,22 @@ def test_promising_sizes_of_every_shape_are_compiled_first(scripts: dict[str, Mo
     assert cases == [(4096, 4096, 16, one), (4096, 14336, 16, one), (4096, 4096, 16, two)]
 
 
+def test_another_order_of_sums_drops_the_tiles_of_the_old_one(scripts: dict[str, ModuleType]) -> None:
+    """All tiles of a shape have one BK and one SPLIT, whatever is tuned when; only 32 rows change them."""
+    tune = scripts["tune_kernels"]
+    found: dict[str, dict[str, object]] = {"fp16": {}}
+    one = Fp16Config(bn=64, bm=32, bk=128, split=1, stages=4, warps=4)
+    more = Fp16Config(bn=128, bm=128, bk=128, split=1, stages=3, warps=8)
+    tune.put_fp16(found, "4096x4096", 32, one)
+    tune.put_fp16(found, "4096x4096", 128, more)
+    assert parse_fp16_configs(found["fp16"]["4096x4096"]) == {32: one, 128: more}
+    offered = [case[3] for case in tune.fp16_cases(found, 4096, 4096, 64)]
+    assert {(config.bk, config.split) for config in offered} == {(128, 1)}
+    assert {config.split for *_, config in tune.fp16_cases(found, 4096, 4096, 64, any_order=True)} == {1, 2, 4}
+    tune.put_fp16(found, "4096x4096", 32, replace(one, split=2))
+    assert parse_fp16_configs(found["fp16"]["4096x4096"]) == {32: replace(one, split=2)}
+
+
 def test_the_table_is_replaced_whole(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
     """Nothing half-written is left, also not beside the table."""
     path = tmp_path / "tuning.json"
@@ -135,6 +159,8 @@ def test_the_tuner_goes_on_from_its_table(
     tune.main()
     held = json.loads(path.read_text())["devices"]["a new GPU"]
     assert set(held["int4"]) == set(held["fp16"]) == {"4096x4096", "6144x4096"}
+    for entry in held["fp16"].values():
+        assert set(entry["tiles"]) == {"32", "64", "128"}
     for entries in held["int4"].values():
         assert set(entries) == {"8", "16", "64"}
         few, many = parse_int4_config(entries["8"]), parse_int4_config(entries["16"])

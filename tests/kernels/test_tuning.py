@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edgeprec.errors import KernelError
 from edgeprec.kernels import tuning
-from edgeprec.kernels.tuning import INT4_ROW_LIMITS, Fp16Config, RowsConfig, WideConfig
+from edgeprec.kernels.tuning import FP16_ROW_LIMITS, INT4_ROW_LIMITS, RowsConfig, WideConfig
 
 TABLE = Path(tuning.__file__).with_name("tuning.json")
 POWERS = st.sampled_from([1, 2, 4, 8])
@@ -56,14 +56,28 @@ def test_an_unknown_device_has_defaults(n: int, k: int, rows: int) -> None:
         "a GPU of tomorrow", n=n, k=k, rows=rows, row_tiles=row_tiles, k_tiles=k_tiles, multiprocessors=16
     )
     assert isinstance(config, RowsConfig) == (rows <= 16)
-    fp16 = tuning.fp16_config("a GPU of tomorrow", n=n, k=k, multiprocessors=16)
-    assert fp16.split in (1, 2, 4)
+
+
+@pytest.mark.parametrize("shared_bytes", [99 << 10, 163 << 10, 227 << 10], ids=["SM 86", "SM 87", "SM 90"])
+@pytest.mark.parametrize(("n", "k"), [(4096, 4096), (28672, 4096), (1000, 576), (1, 1)])
+@pytest.mark.parametrize("name", ["a GPU of tomorrow", "NVIDIA H200"])
+def test_an_fp16_row_keeps_its_order_of_sums(name: str, n: int, k: int, shared_bytes: int) -> None:
+    """BK and SPLIT do not depend on the rows; tiles that were not measured fit into the shared memory."""
+    orders = set()
+    for rows in (1, 16, 17, 32, 33, 64, 65, 128, 129, 500):
+        config = tuning.fp16_config(name, n=n, k=k, rows=rows, multiprocessors=16, shared_bytes=shared_bytes)
+        orders.add((config.bk, config.split))
+        assert config.bm in FP16_ROW_LIMITS
+        if name != "NVIDIA H200" or (n, k) == (1000, 576):
+            assert 2 * (config.bn + config.bm) * config.bk * config.stages <= shared_bytes
+            assert config.stages >= 2
+    assert len(orders) == 1
 
 
 def test_the_shipped_table_can_be_read() -> None:
     """Every entry names a kernel, its sizes are powers of two, its keys are shapes and row limits."""
     content = json.loads(TABLE.read_text(encoding="utf-8"))
-    assert content["schema_version"] == 1
+    assert content["schema_version"] == 2
     for device in content["devices"].values():
         for shape, entries in device["int4"].items():
             assert all(size.isdigit() for size in shape.split("x"))
@@ -75,7 +89,8 @@ def test_the_shipped_table_can_be_read() -> None:
                     assert all(size & (size - 1) == 0 for size in (config.wn, config.wk, config.r, config.s))
                     assert config.wn * config.wk <= 16
         for entry in device["fp16"].values():
-            Fp16Config(**entry)
+            configs = tuning.parse_fp16_configs(entry)
+            assert configs[FP16_ROW_LIMITS[0]].bk == entry["bk"]
 
 
 @pytest.mark.parametrize("multiprocessors", [1, 16, 1000])
@@ -105,3 +120,19 @@ def test_a_damaged_entry_is_named(entry: dict[str, object]) -> None:
     """An entry that no kernel understands is an error that shows it."""
     with pytest.raises(KernelError, match="expected kernel rows or wide"):
         tuning.parse_int4_config(entry)
+
+
+@pytest.mark.parametrize(
+    "entry", [{}, {"bk": 128, "split": 1}, {"bk": 128, "split": 1, "tiles": {"32": {"bn": 64}}}, {"tiles": []}]
+)
+def test_a_damaged_fp16_entry_is_named(entry: dict[str, object]) -> None:
+    """The same for the other kernel."""
+    with pytest.raises(KernelError, match="expected bk, split and tiles"):
+        tuning.parse_fp16_configs(entry)
+
+
+def test_an_fp16_entry_for_other_rows_is_named() -> None:
+    """Tiles for a number of rows that no pass is sorted into would never be used."""
+    tiles = {"48": {"bn": 64, "stages": 4, "warps": 4}}
+    with pytest.raises(KernelError, match=r"tiles for \[48\] rows"):
+        tuning.parse_fp16_configs({"bk": 128, "split": 1, "tiles": tiles})

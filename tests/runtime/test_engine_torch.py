@@ -94,7 +94,7 @@ def test_info_tells_shapes_and_limits(pair: Pair) -> None:
     """What a session plans with; the memory is the arena's."""
     info = pair.torch.info
     assert (info.name, info.device, info.num_layers, info.vocab_size) == ("torch", "cpu", LAYERS, VOCABULARY)
-    assert (info.context_tokens, info.max_rows, info.has_bitwise_rows, info.fallbacks) == (CONTEXT, 64, True, ())
+    assert (info.context_tokens, info.max_rows, info.has_bitwise_rows, info.fallbacks) == (CONTEXT, 128, True, ())
     assert info.memory_bytes > 2 * VOCABULARY * 48 * 4
     assert isinstance(pair.torch, DraftingEngine)
     assert not isinstance(pair.onnx, DraftingEngine)
@@ -245,8 +245,8 @@ def test_rows_that_are_not_there(engine: TorchEngine) -> None:
 @pytest.mark.parametrize(
     ("rows", "position", "plan", "match"),
     [
-        (0, 0, FP16, "has 0 rows, expected 1 to 64"),
-        (65, 0, FP16, "has 65 rows"),
+        (0, 0, FP16, "has 0 rows, expected 1 to 128"),
+        (129, 0, FP16, "has 129 rows"),
         (1, -1, FP16, "leaves the context of 100"),
         (1, CONTEXT, FP16, "1 rows at position 100 leaves the context"),
         (4, CONTEXT - 3, INT4, "leaves the context"),

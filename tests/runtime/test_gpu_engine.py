@@ -214,6 +214,7 @@ def test_three_levels_are_fp16(rig: Rig, gpu_models: ModuleType, fake_text: Modu
     assert accepted > 0 or length is None
 
 
+@pytest.mark.alone
 def test_memory_plan_is_what_the_driver_reports(gpu_models: ModuleType, synthetic: ModuleType) -> None:
     """Arena and allowance against free memory before and after, within 5 %."""
     config = gpu_models.target_config(synthetic, num_layers=8)

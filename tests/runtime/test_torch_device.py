@@ -218,6 +218,7 @@ def test_facts_of_a_broken_row_are_refused() -> None:
 
 def test_rows_of_a_pass() -> None:
     """Long contexts run shorter passes, batches longer ones."""
-    assert max_rows(context_tokens=4096, sequences=1) == 64
+    assert max_rows(context_tokens=4096, sequences=1) == 128
+    assert max_rows(context_tokens=16_384, sequences=1) == 64
     assert max_rows(context_tokens=100_000, sequences=1) == 16
     assert max_rows(context_tokens=4096, sequences=64) == 512
