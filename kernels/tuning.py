@@ -7,8 +7,8 @@
         "fp16": {"NxK": {"bk": ..., "split": ..., "tiles": {"32" | "64" | "128": {...}}}}}}}
 
 An FP16 shape has one BK and one SPLIT, whatever the rows: they fix the order of its sums, and with it its bits. Tiles
-for up to 128 rows serve more of them too. WK, S and SHARED_X do so in the rows kernel for INT4: entries for 8 and 16
-rows share them, so that 1..16 rows have the same bits.
+for up to 128 rows serve more of them too; without them blocks of 64 rows do. WK, S and SHARED_X fix the order in the
+rows kernel for INT4: entries for 8 and 16 rows share them, so that 1..16 rows have the same bits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ INT4_ROW_LIMITS = (8, 16, 32, 64)
 FP16_ROW_LIMITS = (32, 64, 128)
 _SCHEMA_VERSION = 2
 _MANY_TILES_PER_MULTIPROCESSOR = 8
-_MANY_OUTPUTS = 16_384  # tiles of 128 are enough for every multiprocessor
+_MOST_UNMEASURED_ROWS = 64  # taller tiles are used where the table has them, so where they were tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +112,16 @@ def fp16_config(device_name: str, *, n: int, k: int, rows: int, multiprocessors:
     """Return the tile sizes of an FP16 linear; BK and SPLIT are the same for any number of rows."""
     limit = next((limit for limit in FP16_ROW_LIMITS if rows <= limit), FP16_ROW_LIMITS[-1])
     entry = _table().get(device_name, {}).get("fp16", {}).get(f"{n}x{k}")
+    measured = {} if entry is None else parse_fp16_configs(entry)
+    if limit not in measured:
+        limit = min(limit, _MOST_UNMEASURED_ROWS)
+    if limit in measured:
+        return measured[limit]
     if entry is not None:
-        measured = parse_fp16_configs(entry)
-        if limit in measured:
-            return measured[limit]
-        return _default_fp16(n, limit, bk=entry["bk"], split=entry["split"], shared_bytes=shared_bytes)
+        return _default_fp16(limit, bk=entry["bk"], split=entry["split"], shared_bytes=shared_bytes)
     programs = -(-n // 64)
     split = 1 if 2 * programs >= multiprocessors else 2 if 4 * programs >= multiprocessors else 4
-    return _default_fp16(n, limit, bk=128, split=split, shared_bytes=shared_bytes)
+    return _default_fp16(limit, bk=128, split=split, shared_bytes=shared_bytes)
 
 
 def parse_fp16_configs(entry: dict[str, Any]) -> dict[int, Fp16Config]:
@@ -159,17 +161,11 @@ def parse_int4_config(entry: dict[str, Any]) -> RowsConfig | WideConfig:
         ) from error
 
 
-def _default_fp16(n: int, limit: int, *, bk: int, split: int, shared_bytes: int) -> Fp16Config:
-    """Return tiles that fit into the shared memory: wide ones where many rows meet many outputs."""
-    is_wide = limit > 64 and n >= _MANY_OUTPUTS and 2 * _step_bytes(128, limit, bk) <= shared_bytes
-    bn = 128 if is_wide else 64
-    stages = max(1, min(4, shared_bytes // _step_bytes(bn, limit, bk)))
-    return Fp16Config(bn=bn, bm=limit, bk=bk, split=split, stages=stages, warps=8 if is_wide else 4)
-
-
-def _step_bytes(bn: int, bm: int, bk: int) -> int:
-    """Return the shared memory of one step of the pipeline."""
-    return 2 * (bn + bm) * bk
+def _default_fp16(limit: int, *, bk: int, split: int, shared_bytes: int) -> Fp16Config:
+    """Return tiles whose pipeline fits into the shared memory."""
+    bn = 64
+    step_bytes = 2 * (bn + limit) * bk
+    return Fp16Config(bn=bn, bm=limit, bk=bk, split=split, stages=max(1, min(4, shared_bytes // step_bytes)), warps=4)
 
 
 def _default_int4(limit: int, *, is_large: bool) -> RowsConfig | WideConfig:

@@ -136,3 +136,15 @@ def test_an_fp16_entry_for_other_rows_is_named() -> None:
     tiles = {"48": {"bn": 64, "stages": 4, "warps": 4}}
     with pytest.raises(KernelError, match=r"tiles for \[48\] rows"):
         tuning.parse_fp16_configs({"bk": 128, "split": 1, "tiles": tiles})
+
+
+def test_tall_fp16_tiles_are_used_where_they_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than 64 rows run in blocks of 64 unless the table has tiles for 128."""
+    tiles: dict[str, object] = {"32": {"bn": 64, "stages": 4, "warps": 4}}
+    entry = {"bk": 128, "split": 2, "tiles": tiles}
+    monkeypatch.setattr(tuning, "_table", lambda: {"X": {"fp16": {"4096x4096": entry}}})
+    sizes = {"n": 4096, "k": 4096, "multiprocessors": 132, "shared_bytes": 227 << 10}
+    assert [tuning.fp16_config("X", rows=rows, **sizes).bm for rows in (16, 64, 100, 500)] == [32, 64, 64, 64]
+    tiles["128"] = {"bn": 128, "stages": 3, "warps": 8}
+    found = tuning.fp16_config("X", rows=100, **sizes)
+    assert (found.bm, found.bn, found.bk, found.split) == (128, 128, 128, 2)
