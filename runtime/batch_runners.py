@@ -95,7 +95,7 @@ class SteppedRunner:
         rows: list[list[int]] = [[] for _ in range(work.slots)]
         for member in self._members:
             rows[member.slot] = [member.history[-1], *drafts[member.slot]]
-        batch = self.engine.forward_batch(rows, positions=_positions(work, 0), plan=work.plan)
+        batch = self.engine.forward_batch(rows, positions=_positions(work, rows, 0), plan=work.plan)
         return [self._verified(batch, member, drafts[member.slot], bits[member.slot]) for member in self._members]
 
     def _draft_step(
@@ -110,7 +110,7 @@ class SteppedRunner:
             slot = member.slot
             rows[slot] = [drafts[slot][-1]] if step else work.first[slot].tolist()
         back = 0 if step else reach - 1
-        batch = self.drafter.forward_batch(rows, positions=_positions(work, step - back), plan=work.draft_plan)
+        batch = self.drafter.forward_batch(rows, positions=_positions(work, rows, step - back), plan=work.draft_plan)
         logits = batch.step.logits
         for member in at_work:
             row = logits[member.slot * batch.rows_per_sequence + len(rows[member.slot]) - 1][: self.shared_tokens]
@@ -144,9 +144,9 @@ def chosen(batch: Any, member: BatchSequence, place: int, text: Sequence[int]) -
     return member.sampler.choose(batch.step.logits[row], position=len(text), history=text), facts.entropy_bits
 
 
-def _positions(work: RoundWork, step: int) -> list[int]:
+def _positions(work: RoundWork, rows: Sequence[Sequence[int]], step: int) -> list[int]:
     """Return where each slot's rows begin, ``step`` tokens after its last one; a slot without rows has 0."""
-    return [int(max(at, 0)) for at in np.where(work.drafts >= 0, work.lengths - 1 + step, 0)]
+    return [max(int(length) - 1 + step, 0) if row else 0 for length, row in zip(work.lengths, rows, strict=True)]
 
 
 def _widened(row: npt.NDArray[np.float32], width: int) -> npt.NDArray[np.float32]:

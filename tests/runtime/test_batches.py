@@ -148,6 +148,25 @@ def test_context_ends_a_text(sessions: tuple[Session, Session]) -> None:
         assert len(batch[1].tokens) == 60
 
 
+@pytest.mark.parametrize("drafter", ["self", "model"])
+@pytest.mark.parametrize("chosen", [{"temperature": 0.8, "seed": 3}, {"repetition_penalty": 1.3}], ids=str)
+def test_context_ends_a_sampled_text(sessions: tuple[Session, Session], drafter: str, chosen: dict[str, Any]) -> None:
+    """A text with no room to draft stands beside one that drafts past the context's end as counted from there."""
+    one, five = sessions
+    long = [int(token) for token in range(3, 111)]
+    prompts = [long[:106], [5, 6, 7], long[:107], long]
+    settings: dict[str, Any] = {
+        "drafter": drafter,
+        "draft_length": 7,
+        "max_new_tokens": 24,
+        "ignore_eos": True,
+        **chosen,
+    }
+    alone = [one.generate(prompt, **settings) for prompt in prompts]
+    same(five.generate(prompts, **settings), alone)
+    assert [len(reply.tokens) for reply in alone] == [4, 24, 3, 2]
+
+
 def test_configurations_of_each_prompt(sessions: tuple[Session, Session]) -> None:
     """Modes, seeds and draft lengths may differ from prompt to prompt; gears run as passes of their own."""
     one, five = sessions
