@@ -174,7 +174,9 @@ def head_statistics(logits: torch.Tensor, *, out: HeadRow | None = None) -> Head
 
 def _int4_config(x: torch.Tensor, weight: DeviceInt4Weight) -> RowsConfig | WideConfig:
     target = target_of(x.device)
-    return _cached_int4_config(target, weight.n, weight.k, weight.row_tiles, weight.k_tiles, x.shape[0])
+    return _cached_int4_config(
+        target, weight.n, weight.k, weight.group_size, weight.row_tiles, weight.k_tiles, x.shape[0]
+    )
 
 
 @cache
@@ -191,13 +193,14 @@ def _cached_fp16_config(target: KernelTarget, n: int, k: int, rows: int) -> Fp16
 
 @cache
 def _cached_int4_config(
-    target: KernelTarget, n: int, k: int, row_tiles: int, k_tiles: int, rows: int
+    target: KernelTarget, n: int, k: int, group_size: int, row_tiles: int, k_tiles: int, rows: int
 ) -> RowsConfig | WideConfig:
     return int4_config(
         target.name,
         n=n,
         k=k,
         rows=rows,
+        group_size=group_size,
         row_tiles=row_tiles,
         k_tiles=k_tiles,
         multiprocessors=target.multiprocessors,

@@ -36,6 +36,7 @@ __all__ = [
 INT4_ROW_LIMITS = (8, 16, 32, 64)
 FP16_ROW_LIMITS = (32, 64, 128)
 _SCHEMA_VERSION = 2
+_MEASURED_GROUP_SIZE = 128
 _MANY_TILES_PER_MULTIPROCESSOR = 8
 _MOST_UNMEASURED_ROWS = 64  # taller tiles are used where the table has them, so where they were tried
 
@@ -94,18 +95,37 @@ class Fp16Config:
 
 
 def int4_config(
-    device_name: str, *, n: int, k: int, rows: int, row_tiles: int, k_tiles: int, multiprocessors: int
+    device_name: str,
+    *,
+    n: int,
+    k: int,
+    rows: int,
+    group_size: int,
+    row_tiles: int,
+    k_tiles: int,
+    multiprocessors: int,
 ) -> RowsConfig | WideConfig:
-    """Return the tile sizes for ``rows`` of activations, measured ones where there are."""
+    """Return the tile sizes for ``rows`` of activations, measured ones where there are.
+
+    They are measured in blocks of 128. Smaller blocks hold two or four times the sums, which leave the registers where
+    more than 8 rows meet unrolled steps of several tiles: those steps are streamed, in the same order of a sum.
+    """
     limit = next((limit for limit in INT4_ROW_LIMITS if rows <= limit), INT4_ROW_LIMITS[-1])
     entry = _table().get(device_name, {}).get("int4", {}).get(f"{n}x{k}", {}).get(str(limit))
     is_large = row_tiles >= _MANY_TILES_PER_MULTIPROCESSOR * multiprocessors
     config = _default_int4(limit, is_large=is_large) if entry is None else parse_int4_config(entry)
     if isinstance(config, RowsConfig) and rows > INT4_ROW_LIMITS[-1]:  # it would read the weights once for every 16
         config = _default_int4(limit, is_large=is_large)
-    if isinstance(config, RowsConfig):
-        return config.fit(row_tiles=row_tiles, k_tiles=k_tiles)
-    return config.fit(k_tiles=k_tiles)
+    if isinstance(config, WideConfig):
+        return config.fit(k_tiles=k_tiles)
+    if (
+        group_size < _MEASURED_GROUP_SIZE
+        and limit > INT4_ROW_LIMITS[0]
+        and not config.stages
+        and config.r * config.s > 1
+    ):
+        config = replace(config, stages=3, pinned=False)
+    return config.fit(row_tiles=row_tiles, k_tiles=k_tiles)
 
 
 def fp16_config(device_name: str, *, n: int, k: int, rows: int, multiprocessors: int, shared_bytes: int) -> Fp16Config:

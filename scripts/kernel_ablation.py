@@ -101,7 +101,7 @@ def first_step(weight: DeviceInt4Weight, config: RowsConfig) -> DeviceInt4Weight
 def variants(n: int, k: int) -> tuple[dict[str, Callable[[int], object]], int]:
     """Return what is launched at 16 rows, with the number of weights; nothing where the table has another kernel."""
     weights, target = Arena().int4(n, k), target_of(torch.device("cuda", 0))
-    sizes = {"row_tiles": weights[0].row_tiles, "k_tiles": weights[0].k_tiles}
+    sizes = {"group_size": weights[0].group_size, "row_tiles": weights[0].row_tiles, "k_tiles": weights[0].k_tiles}
     config = int4_config(target.name, n=n, k=k, rows=ROWS, multiprocessors=target.multiprocessors, **sizes)
     if not isinstance(config, RowsConfig):
         return {}, 0

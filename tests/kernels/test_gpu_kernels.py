@@ -21,7 +21,7 @@ pytestmark = [
 
 MakeWeight = Callable[..., Int4Weight]
 Measure = Callable[[torch.Tensor, Any], float]
-SHAPES = [(4096, 4096), (28672, 4096), (4096, 14336), (6144, 4096), (2048, 2048), (576, 576)]
+SHAPES = [(4096, 4096), (28672, 4096), (4096, 14336), (6144, 4096), (2048, 2048), (2048, 8192), (576, 576)]
 ROWS = [1, 2, 7, 16, 17, 64]
 
 
@@ -73,9 +73,10 @@ def test_fp16_rows_keep_their_bits(n: int, k: int) -> None:
 
 
 @pytest.mark.parametrize(("n", "k"), SHAPES)
-def test_int4_rows_keep_their_bits(n: int, k: int) -> None:
+@pytest.mark.parametrize("group_size", [32, 128])
+def test_int4_rows_keep_their_bits(n: int, k: int, group_size: int) -> None:
     """With the table's sizes every row of 1..16 has the bits it has alone; of a gate and up, the fused SwiGLU's too."""
-    weight, x = random_int4(n, k), randn(16, k)
+    weight, x = random_int4(n, k, group_size=group_size), randn(16, k)
     alone = torch.cat([dispatch.int4_linear(x[row : row + 1], weight) for row in range(16)])
     for rows in range(1, 17):
         assert torch.equal(dispatch.int4_linear(x[:rows], weight), alone[:rows]), f"{rows} rows"

@@ -53,7 +53,14 @@ def test_an_unknown_device_has_defaults(n: int, k: int, rows: int) -> None:
     """Every shape and row count has sizes; up to 16 rows the kernel whose rows do not depend on each other."""
     row_tiles, k_tiles = -(-n // 16), -(-k // 128)
     config = tuning.int4_config(
-        "a GPU of tomorrow", n=n, k=k, rows=rows, row_tiles=row_tiles, k_tiles=k_tiles, multiprocessors=16
+        "a GPU of tomorrow",
+        n=n,
+        k=k,
+        rows=rows,
+        group_size=64,
+        row_tiles=row_tiles,
+        k_tiles=k_tiles,
+        multiprocessors=16,
     )
     assert isinstance(config, RowsConfig) == (rows <= 16)
 
@@ -93,24 +100,47 @@ def test_the_shipped_table_can_be_read() -> None:
             assert configs[FP16_ROW_LIMITS[0]].bk == entry["bk"]
 
 
+@pytest.mark.parametrize("group_size", [32, 64, 128])
 @pytest.mark.parametrize("multiprocessors", [1, 16, 1000])
-def test_defaults_keep_the_order_of_a_sum(multiprocessors: int) -> None:
+def test_defaults_keep_the_order_of_a_sum(multiprocessors: int, group_size: int) -> None:
     """An unknown GPU too gives 1..16 rows the same bits: WK and S do not depend on their number."""
     orders = set()
     for rows in range(1, 17):
         config = tuning.int4_config(
-            "a GPU of tomorrow", n=4096, k=4096, rows=rows, row_tiles=256, k_tiles=32, multiprocessors=multiprocessors
+            "a GPU of tomorrow",
+            n=4096,
+            k=4096,
+            rows=rows,
+            group_size=group_size,
+            row_tiles=256,
+            k_tiles=32,
+            multiprocessors=multiprocessors,
         )
         assert isinstance(config, RowsConfig)
         orders.add((config.wk, config.s))
     assert len(orders) == 1
 
 
+@pytest.mark.parametrize("name", ["a GPU of tomorrow", "NVIDIA H200"])
+@pytest.mark.parametrize(("n", "k"), [(4096, 4096), (4096, 14336), (2048, 8192), (2048, 2048), (49152, 2048)])
+@pytest.mark.parametrize("rows", [9, 16])
+def test_small_blocks_stream_what_would_leave_the_registers(name: str, n: int, k: int, rows: int) -> None:
+    """Unrolled steps of several tiles are for blocks of 128; WK, S and SHARED_X, so the bits, stay."""
+    sizes = {"n": n, "k": k, "rows": rows, "row_tiles": n // 16, "k_tiles": k // 128, "multiprocessors": 132}
+    tuned = tuning.int4_config(name, group_size=128, **sizes)
+    assert isinstance(tuned, RowsConfig)
+    for group_size in (32, 64):
+        config = tuning.int4_config(name, group_size=group_size, **sizes)
+        assert isinstance(config, RowsConfig)
+        assert config.stages or config.r * config.s == 1
+        assert (config.wk, config.s, config.shared_x) == (tuned.wk, tuned.s, tuned.shared_x)
+
+
 def test_the_rows_kernel_ends_at_64_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table whose entry for 64 is the rows kernel does not send a prefill of 500 there."""
     entry = {"kernel": "rows", "wn": 1, "wk": 8, "r": 2, "s": 1}
     monkeypatch.setattr(tuning, "_table", lambda: {"X": {"int4": {"4096x4096": {"64": entry}}}})
-    sizes = {"n": 4096, "k": 4096, "row_tiles": 256, "k_tiles": 32, "multiprocessors": 132}
+    sizes = {"n": 4096, "k": 4096, "group_size": 128, "row_tiles": 256, "k_tiles": 32, "multiprocessors": 132}
     assert isinstance(tuning.int4_config("X", rows=64, **sizes), RowsConfig)
     assert isinstance(tuning.int4_config("X", rows=500, **sizes), WideConfig)
 
