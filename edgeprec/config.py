@@ -103,6 +103,11 @@ class SamplingConfig:
         )
         _check(self.seed is None or 0 <= self.seed < 2**64, "sampling", "seed", self.seed, "0 to 2**64 - 1")
 
+    @property
+    def takes_argmax(self) -> bool:
+        """Whether a token is the largest logit as it is, so that no logits need to be read."""
+        return self.temperature == 0.0 and self.repetition_penalty == 1.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerConfig:

@@ -18,7 +18,6 @@ it. A sequence in a batch has its own controller; a level of three-level draftin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from edgeprec.acceptance import table_cell
@@ -32,12 +31,13 @@ from edgeprec.errors import ConfigError
 from edgeprec.flip_fit import FlipFit
 from edgeprec.gears import Band, Gear, GearState, ladder
 from edgeprec.governor import PowerBias
+from edgeprec.guard import guard_notes
 from edgeprec.precision import Plan, Precision
 from edgeprec.speculation import CapPlan, Learned, RoundResult, Speculation
 from edgeprec.stop_rules import StopReason, adaedl_stops, svip_stops
 from edgeprec.thresholds import MAX_ENTROPY_BITS, entropy_rates, highest_paying_bits
 
-__all__ = ["Controller", "Decision", "DraftVerdict", "Verification", "guard_notes"]
+__all__ = ["Controller", "Decision", "DraftVerdict", "Verification"]
 
 _DEFAULT_BAND_BITS = (0.5, 2.5)  # without a calibration
 _NO_BIAS = PowerBias()
@@ -252,7 +252,7 @@ class Controller:
             return CapPlan(cap=0, reason=StopReason.NONE)
         if fixed is not None:
             return CapPlan(cap=fixed, reason=StopReason.CAP)
-        if rung == self._gear.top and self._stops_on_entropy and self._is_above(self._entropy):
+        if rung == self._gear.top and self._stops_on_entropy and not self._is_worth_a_draft:
             return CapPlan(cap=0, reason=StopReason.HIGH_GEAR)
         if self._mode is Mode.BOUNDED:
             return CapPlan(cap=VERIFY_EVERY_TOKENS - 1, reason=StopReason.CAP)
@@ -314,6 +314,12 @@ class Controller:
         return min(rung, self._gear.top - 1) if self._drafter is DrafterKind.SELF else 0
 
     @property
+    def _is_worth_a_draft(self) -> bool:
+        """Whether entropy allows a draft, or costs measured once that forbid it are to be doubted by a trial."""
+        doubts = self._band.theta_high_bits == 0.0 or self._speculation.guard.is_probe_due
+        return not self._is_above(self._entropy) or (self._moves_theta_high and doubts)
+
+    @property
     def _stops_on_entropy(self) -> bool:
         return self._drafting.rule is DraftRule.ENTROPY and self._drafter in _MODELS
 
@@ -350,15 +356,6 @@ class Controller:
         if self._moves_theta_high:
             return "this bundle has no calibration: the entropy thresholds follow what FP16 accepts"
         return f"this bundle has no calibration: the entropy thresholds are {low} and {high} bits"
-
-
-def guard_notes(off: int, rounds: int) -> Iterator[str]:
-    """Say so where speculation drafted nothing in ``off`` of ``rounds`` rounds because it does not pay."""
-    if off:
-        yield (
-            f"speculation switched itself off in {off} of {rounds} rounds: with this drafter, text and device "
-            "it does not beat plain FP16 decoding"
-        )
 
 
 def _drafter_grid(calibration: Calibration | None, drafter: DrafterKind) -> AgreementGrid | None:

@@ -3,7 +3,7 @@
 With acceptance a_i and reach r_i by place (see ``acceptance.DraftProfile``) a round with cap K
 
     emits   1 + sum_{i=1..K} r_i a_1 ... a_i                      tokens
-    costs   sum_{i=1..K} r_i draft_step + sum_{d=0..K} P(d drafted) verify(d + 1)
+    costs   sum_{d=0..K} P(d drafted) (draft(d) + verify(d + 1))
 
 where P(d drafted) = r_d - r_{d+1} below the cap and r_K at it. K = 0 is a plain step. The best K maximises
 
@@ -71,16 +71,12 @@ class CapProblem:
         return known if len(known) == len(scores) else None
 
     def _cost(self, costs: CostModel, cap: int) -> float | None:
-        step = costs.draft_step(self.rung) if cap else 0.0
-        if step is None:
-            return None
-        reach = (1.0, *self.reach[:cap], 0.0)
-        total = step * sum(reach[1:-1])
+        reach, total = (1.0, *self.reach[:cap], 0.0), 0.0
         for drafted in range(cap + 1):
-            verify = costs.verify.cost(drafted + 1)
-            if verify is None:
+            cost = costs.round_cost(drafted, rung=self.rung)
+            if cost is None:
                 return None
-            total += (reach[drafted] - reach[drafted + 1]) * verify
+            total += (reach[drafted] - reach[drafted + 1]) * cost
         return total
 
 
@@ -125,9 +121,10 @@ def survival_floor(costs: CostModel, *, cap: int, rate: float, tokens_per_cost: 
 
     One more token costs a draft step and a row, and brings ``survival * rate`` tokens. It raises tokens per cost when
     that ratio exceeds the one there is, ``tokens_per_cost``; ``rate`` is the acceptance to expect of the next token.
-    The row is the average one up to the cap: a single badly timed count of rows must not end all drafts before it.
+    The row is the average one up to the cap: a single badly timed count of rows must not end all drafts before it. The
+    step is the average one too: the first token's, which pays for what every draft costs, is drafted by then.
     """
-    plain, longest = costs.round_cost(0), costs.round_cost(cap, rung=rung)
-    if plain is None or longest is None or not cap or rate <= 0.0:
+    plain, longest, step = costs.verify.cost(1), costs.verify.cost(cap + 1), costs.draft_step(rung)
+    if plain is None or longest is None or step is None or not cap or rate <= 0.0:
         return 0.0
-    return (longest - plain) / cap * tokens_per_cost / rate
+    return (step + (longest - plain) / cap) * tokens_per_cost / rate

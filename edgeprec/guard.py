@@ -9,17 +9,18 @@ saved counts up to ``LARGEST_STEPS``, so a text that turns bad cannot eat up all
 What is left goes on in the next sequence of a session, and the bound is then one on all its sequences together: a
 hopeless reply after good ones may lose the ``LARGEST_STEPS`` that they saved.
 
-While the cap chosen from measured costs is 0, a draft of one token is tried now and then: after ``PROBE_TOKENS`` plain
-tokens, after twice as many when it fails, and so on up to ``LONGEST_PROBE_TOKENS``.
+While measured costs keep drafts off (the chosen cap is 0, or theta_high is), a draft is tried now and then: after
+``PROBE_TOKENS`` plain tokens, after twice as many when it fails, and so on up to ``LONGEST_PROBE_TOKENS``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from edgeprec.costs import CostModel
 
-__all__ = ["Guard"]
+__all__ = ["Guard", "guard_notes"]
 
 START_STEPS = 1.0
 STEPS_PER_TOKEN = 0.015
@@ -50,6 +51,10 @@ class Guard:
             if steps <= self.budget_steps:
                 return cap
         return 0
+
+    def carried_on(self, *, plain_samples: int) -> Guard:
+        """Return the guard of the next sequence: its budget and its trials go on."""
+        return replace(self, tokens=0, plain_samples=plain_samples, tokens_since_plain=0)
 
     @property
     def is_probe_due(self) -> bool:
@@ -98,3 +103,12 @@ class Guard:
     def _grown(self, tokens: int) -> Guard:
         budget = min(self.budget_steps + STEPS_PER_TOKEN * tokens, LARGEST_STEPS)
         return replace(self, budget_steps=budget, tokens=self.tokens + tokens)
+
+
+def guard_notes(off: int, rounds: int) -> Iterator[str]:
+    """Say so where speculation drafted nothing in ``off`` of ``rounds`` rounds because it does not pay."""
+    if off:
+        yield (
+            f"speculation switched itself off in {off} of {rounds} rounds: with this drafter, text and device "
+            "it does not beat plain FP16 decoding"
+        )

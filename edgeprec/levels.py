@@ -20,11 +20,12 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from edgeprec.config import DrafterKind, GenerationConfig, Mode
-from edgeprec.controller import Controller, guard_notes
+from edgeprec.controller import Controller
 from edgeprec.decision import Decision, DraftVerdict, Verification
 from edgeprec.drafting import DECIDE_EVERY_ROUNDS
 from edgeprec.gears import Band, Gear
 from edgeprec.governor import PowerBias
+from edgeprec.guard import guard_notes
 from edgeprec.route_choice import Route, RouteChoice
 from edgeprec.speculation import Learned
 
@@ -104,8 +105,8 @@ class LevelController:
         kept = replace(self._start, through=self._through.learned, level=self.level.learned)
         if self._direct is None:
             return kept
-        budget = self._active.learned.budget_steps  # one guard watches both routes
-        through, direct = (replace(one.learned, budget_steps=budget) for one in (self._through, self._direct))
+        guard = self._active.learned.guard  # one guard watches both routes
+        through, direct = (replace(one.learned, guard=guard) for one in (self._through, self._direct))
         return replace(kept, through=through, direct=direct, choice=self._choice.carried())
 
     @property

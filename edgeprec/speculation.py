@@ -9,7 +9,7 @@ from edgeprec.acceptance import AcceptanceTable, DraftProfile
 from edgeprec.calibration import AgreementGrid, StepCosts
 from edgeprec.costs import CostModel
 from edgeprec.drafting import LEAST_DRAFTS, CapChoice, CapProblem, survival_floor
-from edgeprec.guard import START_STEPS, Guard
+from edgeprec.guard import Guard
 from edgeprec.stop_rules import AdaedlThreshold, StopReason
 
 __all__ = ["CapPlan", "Learned", "RoundResult", "Speculation"]
@@ -25,7 +25,8 @@ _SEQUENCE_KEEP = 0.25  # of the profile per sequence: another text
 class Learned:
     """What outlives a sequence: costs of this device and acceptance of this pair. Hand it to the next controller.
 
-    ``budget_steps`` is the guard's: what speculation has saved, so that one rejected draft does not end it in a reply.
+    The guard's budget is what speculation has saved, so that one rejected draft does not end it in a reply, and its
+    trials go on, so that many short replies try again what looked too dear as one long reply does.
     """
 
     table: AcceptanceTable
@@ -33,7 +34,7 @@ class Learned:
     seconds: CostModel = field(default_factory=CostModel)
     joules: CostModel = field(default_factory=CostModel)
     adaedl: AdaedlThreshold = field(default_factory=AdaedlThreshold)
-    budget_steps: float = START_STEPS
+    guard: Guard = field(default_factory=Guard)
 
     @classmethod
     def start(cls, grid: AgreementGrid | None) -> Learned:
@@ -106,7 +107,7 @@ class Speculation:
         """Begin a sequence; a plain step timed before need not be timed again at once, and what was saved counts."""
         learned = replace(learned, profile=learned.profile.faded(_SEQUENCE_KEEP))
         samples = _ENOUGH_PLAIN_SAMPLES if learned.seconds.verify.has_measured(1) else 0
-        guard = Guard(plain_samples=samples, budget_steps=learned.budget_steps)
+        guard = learned.guard.carried_on(plain_samples=samples)
         return cls(learned=learned, largest_cap=largest_cap, is_open=is_open, guard=guard)
 
     def planned(
@@ -146,8 +147,7 @@ class Speculation:
     def taking_over(self, other: Speculation) -> Speculation:
         """Return the state with the guard of another and what it learned of the verifying pass, which both share."""
         shared = self.with_verifying_of(other)
-        learned = replace(shared.learned, budget_steps=other.guard.budget_steps)
-        return replace(shared, learned=learned, guard=other.guard)
+        return replace(shared, learned=replace(shared.learned, guard=other.guard), guard=other.guard)
 
     def with_verifying_of(self, other: Speculation) -> Speculation:
         """Return the state with what another learned of the cost of the verifying pass, which both share."""
@@ -221,7 +221,7 @@ class Speculation:
         guard = self._guarded(result, energy_exponent)
         return replace(
             self,
-            learned=replace(_learned(self.learned, result), budget_steps=guard.budget_steps),
+            learned=replace(_learned(self.learned, result), guard=guard),
             choice=replace(self.choice, is_decided=False) if result.drafted and self._is_probing else self.choice,
             guard=guard,
             rounds=self.rounds + 1,
@@ -251,8 +251,8 @@ class Speculation:
 
     @property
     def _is_probing(self) -> bool:
-        """Whether a draft now is only a trial, because the chosen cap is 0."""
-        return self.choice.cap == 0
+        """Whether a draft now is only a trial: the chosen cap is 0, or theta_high kept drafts off until one was due."""
+        return self.choice.cap == 0 or self.guard.is_probe_due
 
     def _guard_costs(self, energy_exponent: float) -> CostModel:
         """Return the costs that must not exceed plain decoding's: joules when those are asked for and measured."""

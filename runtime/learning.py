@@ -1,7 +1,8 @@
 """What a session's generations teach the next ones: costs of this device, acceptance of this pair, routes that paid.
 
-It is kept apart by mode, by who drafts, by the rule that ends drafts and by whether their length is adaptive. So ways
-of drafting that take turns in one session, as in a comparison, do not learn from each other on the same text.
+It is kept apart by mode, by who drafts, by the rule that ends drafts, by whether their length is adaptive and by
+whether logits must be read to choose tokens, which makes rounds dearer. So ways of drafting that take turns in one
+session, as in a comparison, do not learn from each other on the same text.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from edgeprec.speculation import Learned
 
 __all__ = ["Learning"]
 
-_Key = tuple[Mode, DrafterKind, DraftRule, bool]
+_Key = tuple[Mode, DrafterKind, DraftRule, bool, bool]
 
 
 @dataclass(slots=True)
@@ -42,4 +43,5 @@ class Learning:
 
 
 def _key(config: GenerationConfig, kind: DrafterKind) -> _Key:
-    return config.mode, kind, config.drafting.rule, config.drafting.draft_length is None
+    drafting = config.drafting
+    return config.mode, kind, drafting.rule, drafting.draft_length is None, config.sampling.takes_argmax

@@ -51,7 +51,7 @@ class Sampler:
     @property
     def takes_argmax(self) -> bool:
         """Whether the token is the largest logit as it is, so that no logits need to be read."""
-        return self.is_greedy and not self.needs_history
+        return self.config.takes_argmax
 
     def choose(self, logits: _Scores, *, position: int, history: Sequence[int] = (), argmax: int | None = None) -> int:
         """Return the token at index ``position`` of the sequence, from its row of logits [V].

@@ -9,36 +9,53 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeprec.costs import CostModel, StepCost, VerifyCost
+from edgeprec.costs import CostModel, DraftCost, VerifyCost
 
 
 def _noisy(rng: np.random.Generator, cost: float, *, stalls: float = 0.0) -> float:
     return float(cost * np.exp(0.1 * rng.standard_normal()) * (6.0 if rng.random() < stalls else 1.0))
 
 
-def test_step_cost_converges_through_noise_and_stalls() -> None:
-    """One step in fifty stalls sixfold; the estimate stays within 10 %."""
+def test_draft_cost_converges_through_noise_and_stalls() -> None:
+    """One draft in fifty stalls sixfold; what a draft and each of its tokens cost is learned within 10 %."""
     rng = np.random.default_rng(1)
-    step = StepCost()
-    for _ in range(300):
-        step = step.updated(_noisy(rng, 5.0, stalls=0.02))
-    assert step.cost == pytest.approx(5.0, rel=0.10)
+    drafts = DraftCost()
+    for _ in range(400):
+        tokens = int(rng.integers(1, 4))
+        drafts = drafts.updated(tokens, _noisy(rng, 0.7 + 0.5 * tokens, stalls=0.02))
+    assert drafts.step == pytest.approx(0.5, rel=0.10)
+    for tokens in (1, 3, 6, 12):
+        assert drafts.cost(tokens) == pytest.approx(0.7 + 0.5 * tokens, rel=0.10)
+
+
+def test_drafts_of_one_length_count_as_steps() -> None:
+    """Nothing tells a draft's own cost from its tokens' then; two lengths do, after a few samples."""
+    drafts = DraftCost().updated(1, 1.2).updated(1, 1.2)
+    assert drafts.cost(5) == pytest.approx(6.0)
+    for _ in range(8):
+        drafts = drafts.updated(1, 1.2).updated(3, 2.2)
+    cost = drafts.cost(5)
+    assert cost is not None
+    assert 3.2 <= cost < 3.5
 
 
 def test_a_cold_start_does_not_count() -> None:
     """Of the first two samples the cheaper one stands."""
-    assert StepCost().updated(50.0).updated(5.0).cost == pytest.approx(5.0)
+    assert DraftCost().updated(1, 50.0).updated(1, 5.0).cost(1) == pytest.approx(5.0)
     assert VerifyCost().updated(1, 50.0).updated(1, 5.0).cost(1) == pytest.approx(5.0)
 
 
 def test_nothing_is_known_before_the_first_sample() -> None:
     """No sample, no cost; samples of 0 are no samples."""
-    assert StepCost().cost is None
-    assert StepCost().updated(0.0).cost is None
+    assert DraftCost().cost(1) is None
+    assert DraftCost().step is None
+    assert DraftCost().updated(1, 0.0).cost(1) is None
     assert VerifyCost().cost(1) is None
     assert VerifyCost().updated(1, 0.0).cost(1) is None
     assert CostModel().round_cost(0) is None
     assert CostModel().draft_step() is None
+    assert CostModel().draft_cost(0) == 0.0
+    assert CostModel().draft_cost(1) is None
 
 
 def test_verify_cost_learns_every_count_of_rows() -> None:

@@ -55,6 +55,7 @@ _CALIBRATION = _calibration()
 class _Run:
     speedup: float  # over plain decoding, with the true costs
     drafted: int
+    drafts: int
     learned: Learned
     fallbacks: tuple[str, ...]
 
@@ -67,10 +68,12 @@ def _generate(
     draft_step: float = _DRAFT,
     learned: Learned | None = None,
     growth: float = 0.0,
+    slow_drafts: int = 0,
 ) -> _Run:
     """Run the controller through a text. It sees clocks that err by 10 % and stall once in a hundred steps.
 
-    ``growth`` makes every step dearer by that share per token, as a longer context does.
+    ``growth`` makes every step dearer by that share per token, as a longer context does; the first ``slow_drafts``
+    drafts take ten times what others do, as on a device that other work shares for a while.
     """
     rng = np.random.default_rng(1_000 + seed)
 
@@ -88,21 +91,23 @@ def _generate(
         learned=learned,
     )
     controller.observe_prefill(float(text.entropy_bits[0]))
-    tokens, position, spent, drafted_all = len(text.agrees), 1, 0.0, 0
+    tokens, position, spent, drafted_all, drafts = len(text.agrees), 1, 0.0, 0, 0
     while position < tokens:
         decision = controller.begin_round(room_tokens=min(15, tokens - position - 1))
         factor, drafted, stop, draft_ns = 1.0 + growth * position, 0, None, 0
+        drafts += decision.draft_cap > 0
+        draft_factor = factor * (10.0 if drafts <= slow_drafts else 1.0)
         while decision.draft_cap and stop is None:
             at = position + drafted
             bits = float(text.entropy_bits[at] * np.exp(0.1 * rng.standard_normal()))
             stop = controller.observe_draft(bits, float(text.margin[at])).stop
-            draft_ns += seen_ns(draft_step * factor)
+            draft_ns += seen_ns(draft_step * draft_factor)
             drafted += 1
         accepted = 0
         while accepted < drafted and text.agrees[position + accepted]:
             accepted += 1
         emitted = min(accepted + 1, tokens - position)
-        spent += (drafted * draft_step + 1.0 + _ROW * drafted) * factor
+        spent += drafted * draft_step * draft_factor + (1.0 + _ROW * drafted) * factor
         controller.observe_verify(
             Verification(
                 accepted=accepted,
@@ -115,7 +120,7 @@ def _generate(
         position += emitted
         drafted_all += drafted
     plain = sum(1.0 + growth * at for at in range(1, tokens))
-    return _Run(plain / spent, drafted_all, controller.learned, controller.fallbacks)
+    return _Run(plain / spent, drafted_all, drafts, controller.learned, controller.fallbacks)
 
 
 _KINDS = {"easy": (0.25, 0.28), "prose": (0.8, 0.28), "hard": (2.5, 0.28), "overrated": (0.8, 0.84)}
@@ -225,13 +230,27 @@ def test_adaptive_keeps_up_with_the_best_fixed_length_in_short_replies() -> None
     assert steps(None) <= min(fixed.values()), fixed
 
 
+@pytest.mark.parametrize("tokens", [2_000, 40])
+@pytest.mark.parametrize("slow_drafts", [1, 3, 6])
+def test_a_device_that_was_slow_once_is_tried_again(tokens: int, slow_drafts: int) -> None:
+    """Costs that forbid every draft, theta_high at 0, are doubted now and then, in short replies as in a long one."""
+    learned, steps, notes = None, 0.0, list[str]()
+    for seed in range(4_000 // tokens):
+        text = _text(seed, tokens, bits=0.25)
+        run = _generate(text, seed=seed, draft_step=0.14, learned=learned, slow_drafts=slow_drafts)
+        learned, slow_drafts = run.learned, max(slow_drafts - run.drafts, 0)
+        steps, notes = steps + (tokens - 1) / run.speedup, [*notes, *run.fallbacks]
+    assert 4_000 / steps > 1.6
+    assert any("switched itself off" in note for note in notes), notes
+
+
 def test_what_was_saved_goes_on_in_the_next_sequence_and_no_more_than_that() -> None:
     """The guard's budget is the session's: over good and hopeless replies in turn, the bound holds for all together."""
     learned, steps, tokens = None, 0.0, 0
     for seed in range(12):
         text = _text(seed, 64, bits=0.25, slope=float("inf") if seed else 0.28)
         run = _generate(text, seed=seed, learned=learned)
-        assert run.learned.budget_steps <= LARGEST_STEPS
+        assert run.learned.guard.budget_steps <= LARGEST_STEPS
         learned, steps, tokens = run.learned, steps + (63.0 / run.speedup if seed else 0.0), tokens + 63 * bool(seed)
     assert steps <= tokens * (1.0 + STEPS_PER_TOKEN) + LARGEST_STEPS + 1.0
 
@@ -240,7 +259,7 @@ def test_lengths_set_by_hand_are_no_debt_of_the_guard() -> None:
     """After hopeless drafts of eight that were asked for, an adaptive sequence begins with the budget it had."""
     bad = _text(3, 100, bits=0.25, slope=float("inf"))
     learned = _generate(bad, seed=3, drafting=DraftingConfig(draft_length=8)).learned
-    assert learned.budget_steps == Learned.start(None).budget_steps
+    assert learned.guard.budget_steps == Learned.start(None).guard.budget_steps
     assert sum(learned.profile.asked) == 0.0
     assert learned.seconds.draft_samples() > 0
 

@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from edgeprec.config import ControllerConfig, DrafterKind, DraftingConfig, DraftRule, GenerationConfig, Mode
+from edgeprec.config import (
+    ControllerConfig,
+    DrafterKind,
+    DraftingConfig,
+    DraftRule,
+    GenerationConfig,
+    Mode,
+    SamplingConfig,
+)
 from edgeprec.controller import Controller
 from edgeprec.levels import LevelController, LevelMemory, level_controller
 from edgeprec.runtime.learning import Learning
@@ -17,6 +25,7 @@ OTHERS = {
     "fixed length": replace(ADAPTIVE, drafting=DraftingConfig(draft_length=5)),
     "another rule": replace(ADAPTIVE, drafting=DraftingConfig(rule=DraftRule.SVIP)),
     "another mode": replace(ADAPTIVE, mode=Mode.BOUNDED),
+    "logits that must be read": replace(ADAPTIVE, sampling=SamplingConfig(temperature=0.7)),
 }
 
 

