@@ -23,7 +23,7 @@ def head_statistics(logits: torch.Tensor, *, out: HeadRow | None = None) -> Head
     They are written into ``out`` where it is given: contiguous tensors of these types.
 
     Logits are fp16, bf16 or float32 with contiguous rows, finite or -inf (a token ruled out). The lowest index of a
-    tie wins.
+    tie wins. A row with NaN or +inf has V as its argmax, and its margin and entropy mean nothing.
 
     Raises:
         KernelError: another shape or layout.

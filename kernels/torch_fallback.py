@@ -80,6 +80,8 @@ def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
 def head_statistics(logits: torch.Tensor) -> HeadRow:
     """Return argmax, margin and entropy of each row of logits [M, V]. A logit of -inf is a token ruled out.
 
+    The entropy of a row with NaN or +inf is NaN, by which an engine knows it.
+
     Raises:
         KernelError: fewer than two logits in a row.
     """

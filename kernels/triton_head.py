@@ -2,6 +2,9 @@
 
 Each program keeps, of its columns, the largest value with its index, the second largest, sum e^(x - max) and
 sum e^(x - max) (x - max); a second kernel joins the programs of a row in one order.
+
+A GPU's maximum passes NaN over (max.f32 gives the other operand), so a row's largest value does not show one. Its sum
+does: a NaN or +inf is made NaN there, and a row whose sum is NaN has the index V, which no row of numbers has.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ def head_parts_kernel(logits_ptr, parts_ptr, index_ptr, v_size, row_stride, BLOC
     winner = tl.min(tl.where(x == top, column, v_size), 0)
     second = tl.max(tl.where(column == winner, -float("inf"), x), 0)
     shifted = tl.maximum(x, LOWEST) - tl.maximum(top, LOWEST)
-    power = tl.exp(shifted)
+    power = tl.where(x < float("inf"), tl.exp(shifted), float("nan"))
     at = row * tl.num_programs(0) + block
     tl.store(parts_ptr + at * 4, top)
     tl.store(parts_ptr + at * 4 + 1, second)
@@ -55,7 +58,10 @@ def head_join_kernel(
     BLOCK: tl.constexpr,
     USE_PDL: tl.constexpr,
 ):
-    """Join ``blocks`` (<= BLOCK) parts of one row: argmax int32, margin and entropy in bits float32, all [M]."""
+    """Join ``blocks`` (<= BLOCK) parts of one row: argmax int32, margin and entropy in bits float32, all [M].
+
+    Of a row with NaN or +inf argmax is v_size, and the others mean nothing.
+    """
     if USE_PDL:
         gdc_launch_dependents()
         gdc_wait()
@@ -77,6 +83,6 @@ def head_join_kernel(
     total = tl.sum(totals * factor, 0)
     expected = tl.sum(factor * (weighted + totals * distance), 0) / total
     entropy = tl.log2(total) - expected * 1.4426950408889634
-    tl.store(argmax_ptr + row, winner)
+    tl.store(argmax_ptr + row, tl.where(total == total, winner, v_size))
     tl.store(margin_ptr + row, top - second)
     tl.store(entropy_ptr + row, tl.maximum(entropy, 0.0))

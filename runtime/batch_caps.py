@@ -12,7 +12,8 @@ for texts that are near, where there are any, and what catching up with all took
 drafting ends before it has paid.
 
 A policy outlives its batches: the next one begins with what rounds cost, how much was accepted lately, and the account,
-so that many short batches find out no more often than one long batch does.
+so that many short batches find out no more often than one long batch does. No time is for ever: where not even full
+acceptance would pay by the times there are, they are doubted ever more rarely, and what a trial lost once fades.
 """
 
 from __future__ import annotations
@@ -99,6 +100,13 @@ class BatchCosts:
         found = self.rounds.get(slots, {}).get(cap)
         return 0 if found is None else found.samples
 
+    def doubt(self, slots: int, cap: int) -> None:
+        """Forget what drafting costs but for one round of ``cap``: if the next is faster, that one was a stall."""
+        known = self.rounds.get(slots, {})
+        self.rounds[slots] = {one: time for one, time in known.items() if one in (0, cap)}
+        if cap in known:
+            known[cap].samples = 1
+
     def add(self, slots: int, cap: int, seconds: float) -> None:
         """Take in one round."""
         self.rounds.setdefault(slots, {}).setdefault(cap, _RoundTime()).add(seconds)
@@ -126,11 +134,12 @@ class _Account:
     saved: float = 0.0
     spent: float = 0.0
     debt: float = 0.0  # of catching up
-    trial: float = 0.0  # that a trial may lose, as trials before did; the dearest ones fade
+    trial: float = 0.0  # that a trial may lose, as trials before did; it fades
 
     def add(self, saved: float, seconds: float) -> None:
         """Take in a round; what was saved long ago does not excuse losses, and what was lost long ago is forgotten."""
         self.spent = _ACCOUNT_KEEP * self.spent + seconds
+        self.trial *= _ACCOUNT_KEEP
         paid = min(max(saved, 0.0), self.debt)
         self.debt -= paid
         self.saved = min(_ACCOUNT_KEEP * self.saved + saved - paid, _MOST_LOST * self.spent)
@@ -163,6 +172,7 @@ class CapPolicy:
     _since_probe: int = 0
     _probe_every: int = _PROBE_EVERY
     _account: _Account = field(default_factory=_Account)
+    _hopeless: dict[int, int] = field(default_factory=dict)  # by slots: trials that were due and could not pay
 
     def begin(self, largest: int) -> None:
         """Forget the texts of the batch before; the next one drafts so many tokens at most."""
@@ -326,7 +336,7 @@ class CapPolicy:
         self._choice, self._age = (slots, best), 0
 
     def _is_due(self, slots: int, most_gain: float, plain: float, lost: float) -> bool:
-        """Whether to draft once where speculation is off: now and then, unless not even full acceptance would pay."""
+        """Whether to draft once where speculation is off: now and then, and ever more rarely where it cannot pay."""
         self._since_probe += 1
         if self._since_probe < self._probe_every:
             return False
@@ -335,9 +345,25 @@ class CapPolicy:
             return False
         self._since_probe = 0
         self._probe_every = min(2 * self._probe_every, _LONGEST_PROBE)
-        if not any(self._can_pay(slots, cap, most_gain) for cap in self._allowed if cap):
+        if not self._is_worth_a_trial(slots, most_gain, lost):
             return False
         for rate in (self.pooled, *self._rates.values()):
             rate.add(accepted=0, tested=0, keep=_PROBE_KEEP)
         self._age = _REST  # what it shows is looked at in the next round
+        return True
+
+    def _is_worth_a_trial(self, slots: int, most_gain: float, lost: float) -> bool:
+        """Whether full acceptance would pay. Else times may be wrong at the 1st, 2nd, 4th, 8th ... trial that is due.
+
+        Such a trial has no free rounds, and two may follow each other, as one that had to catch up gives no time.
+        """
+        if any(self._can_pay(slots, cap, most_gain) for cap in self._allowed if cap):
+            self._hopeless.pop(slots, None)
+            return True
+        if not self._account.allows(0.0, lost + self._account.trial):
+            return False
+        count = self._hopeless[slots] = self._hopeless.get(slots, 0) + 1
+        if count & (count - 1):
+            return False
+        self.costs.doubt(slots, min(_TRIED_CAPS[0], self.largest))
         return True

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from edgeprec.gears import Gear
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.batch_caps import CapPolicy
 from edgeprec.runtime.batch_engine import BatchEngine, RoundWork, padded_slots
-from edgeprec.runtime.batch_prefill import LEAST_ROWS, catch_up, prefill_rows
+from edgeprec.runtime.batch_prefill import LEAST_ROWS, catch_up, has_fewer_rows_together, prefill_rows
 from edgeprec.runtime.batch_runners import Runner, chosen
 from edgeprec.runtime.batch_sequence import BatchSequence, SequenceRound
 
@@ -146,22 +147,29 @@ class BatchDecoder:
             return active
         self.mark("prefill")
         while self._waiting and len(active) < at_once:
-            joined = self._join(active)
-            active += [] if joined.is_ended else [joined]
+            active += [joined for joined in self._join(active, at_once - len(active)) if not joined.is_ended]
         self.mark("decode")
         self._read_ns = self.clock()
         self.joined_ns += self._read_ns - start_ns
         return active
 
-    def _join(self, active: list[BatchSequence]) -> BatchSequence:
-        """Run a prompt in slot 0, alone, so that a pass is as wide as it can be; who was there moves to a free slot."""
-        free = min(set(range(self.slots)) - {sequence.slot for sequence in active})
+    def _join(self, active: list[BatchSequence], room: int) -> list[BatchSequence]:
+        """Run the prompts that wait for so many free slots, all of them at once where that takes no more rows.
+
+        Else the first runs in slot 0, alone, so that a pass is as wide as it can be; who was there moves away.
+        """
+        free = sorted(set(range(self.slots)) - {sequence.slot for sequence in active})
+        lengths = [len(sequence.prompt) for sequence in islice(self._waiting, room)]
+        if has_fewer_rows_together(self.engine, lengths, slots=self.slots):
+            joined = [self._begin(slot) for slot in free[: len(lengths)]]
+            self._prefill(joined, slots=self.slots)
+            return joined
         first = next((sequence for sequence in active if sequence.slot == 0), None)
         if first is not None:
-            self._move(first, free)
+            self._move(first, free[0])
         sequence = self._begin(0)
         self._prefill([sequence], slots=1)
-        return sequence
+        return [sequence]
 
     def _prefill(self, sequences: Sequence[BatchSequence], *, slots: int) -> None:
         by_slot = {sequence.slot: sequence for sequence in sequences}

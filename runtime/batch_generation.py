@@ -86,7 +86,7 @@ class BatchGenerator:
     kind_of: Callable[[GenerationConfig], DrafterKind]
     forget: Callable[[], object] = lambda: None
     is_over: Callable[[Sequence[BatchSequence]], bool] = lambda sequences: False
-    policies: dict[DrafterKind, CapPolicy] = field(default_factory=dict)
+    policies: dict[tuple[DrafterKind, type[Runner]], CapPolicy] = field(default_factory=dict)  # rounds cost otherwise
     window: NoWindow | Window | None = None  # of the last batch
     last: BatchReply | None = None  # the last batch, also one that an error broke off: the texts so far
 
@@ -264,13 +264,14 @@ class BatchGenerator:
         configs = [sequence.config for sequence in sequences if sequence.config.mode is Mode.EXACT]
         is_adaptive = drafter is not None and any(config.drafting.draft_length is None for config in configs)
         most = max((config.drafting.max_draft_length for config in configs), default=1)
+        runner = self._runner(engine, drafter, sequences)
         return BatchDecoder(
             engine=engine,
             drafter=drafter,
-            runner=self._runner(engine, drafter, sequences),
+            runner=runner,
             sequences=sequences,
             draft_plan=self._draft_plan(kind, configs),
-            policy=self._policy(kind, min(most, MAX_BATCH_DRAFT)) if is_adaptive else None,
+            policy=self._policy((kind, type(runner)), min(most, MAX_BATCH_DRAFT)) if is_adaptive else None,
             largest_cap=MAX_BATCH_DRAFT,
             clock=self.clock,
             mark=mark,
@@ -279,8 +280,8 @@ class BatchGenerator:
             is_over=self.is_over,
         )
 
-    def _policy(self, kind: DrafterKind, largest: int) -> CapPolicy:
-        policy = self.policies.setdefault(kind, CapPolicy(BatchCosts(), largest))
+    def _policy(self, key: tuple[DrafterKind, type[Runner]], largest: int) -> CapPolicy:
+        policy = self.policies.setdefault(key, CapPolicy(BatchCosts(), largest))
         policy.begin(largest)
         return policy
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from edgeprec.precision import Plan
 from edgeprec.runtime.batch_engine import BatchEngine
 
-__all__ = ["LEAST_ROWS", "catch_up", "prefill_rows", "widths"]
+__all__ = ["LEAST_ROWS", "catch_up", "has_fewer_rows_together", "prefill_rows", "widths"]
 
 LEAST_ROWS = 16  # a pass of fewer costs as much
 
@@ -47,6 +47,15 @@ def _run(
         yield step, ended
 
 
+def has_fewer_rows_together(engine: BatchEngine, lengths: Sequence[int], *, slots: int) -> bool:
+    """Whether prompts of these lengths take no more rows in passes over so many slots than one by one.
+
+    Rows that only fill a pass up count too: those of the other slots, and of texts that have ended before the longest.
+    """
+    together = slots * _filled_rows(engine, max(lengths), slots=slots)
+    return len(lengths) > 1 and together <= sum(_filled_rows(engine, length, slots=1) for length in lengths)
+
+
 def widths(engine: BatchEngine, *, slots: int, tokens: int) -> list[int]:
     """Return the rows a slot of every kind of pass that texts of up to so many tokens may take, smallest first."""
     most = min(_most_rows(engine, slots), _padded(tokens))
@@ -58,6 +67,13 @@ def widths(engine: BatchEngine, *, slots: int, tokens: int) -> list[int]:
 
 def _most_rows(engine: BatchEngine, slots: int) -> int:
     return max(engine.info.max_rows // slots, 1)
+
+
+def _filled_rows(engine: BatchEngine, tokens: int, *, slots: int) -> int:
+    """Return the rows of a slot that a text takes in all of its passes."""
+    width = _most_rows(engine, slots)
+    whole, rest = divmod(tokens, width)
+    return whole * width + (min(_padded(rest), width) if rest else 0)
 
 
 def _padded(rows: int) -> int:

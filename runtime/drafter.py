@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from edgeprec.config import DrafterKind, DraftingConfig, DraftRule, GenerationConfig, Mode
 from edgeprec.precision import Plan, Precision
-from edgeprec.runtime.engine import DraftingEngine, Engine, RowFacts, StepResult
+from edgeprec.runtime.engine import DraftingEngine, Engine, RowFacts, Step, StepResult
 from edgeprec.runtime.ngram import NgramIndex
 from edgeprec.runtime.passes import PassCounter
 from edgeprec.runtime.sampling import Sampler
@@ -174,8 +174,11 @@ class ModelDrafter:
     def prefill(self, prompt: Sequence[int]) -> None:
         """Run what the cache lacks of the prompt in FP16, a few rows at a time."""
         plan = Plan.uniform(Precision.FP16, num_layers=self.engine.info.num_layers)
+        step = None
         while self.cached < len(prompt) and self._knows(rows := self._next_rows(prompt)):
-            self._run(rows, plan)
+            step = self._run(rows, plan)
+        if step is not None:
+            step.facts(-1)  # waits for the device, so that no draft is timed with the prompt before it
 
     def propose(
         self, history: Sequence[int], pending: Sequence[int], plan: Plan | None, *, room: int = 1
@@ -191,10 +194,10 @@ class ModelDrafter:
             is_last = self.cached + len(rows) == len(tokens)
             if is_last and ahead.engine is not None and len(rows) <= _FUSED_ROWS:
                 return self._fused(rows, plan, room)
-            logits = self._run(rows, plan)
+            step = self._run(rows, plan)
             self.passes.add(plan, rows=len(rows))
             if is_last:
-                return self._chosen(logits, tokens)
+                return self._chosen(step, tokens)
         return None
 
     def _catch_up(self, tokens: Sequence[int]) -> None:
@@ -217,8 +220,8 @@ class ModelDrafter:
             self.passes.add(plan, rows=fed)
         return self._ahead.drafts.pop(0)
 
-    def _chosen(self, logits: npt.NDArray[np.float32], tokens: Sequence[int]) -> Draft:
-        return _choose(self.sampler, self._shared(logits), len(tokens), tokens)
+    def _chosen(self, step: Step, tokens: Sequence[int]) -> Draft:
+        return _choose(self.sampler, self._shared(step.logits[-1]), len(tokens), tokens)
 
     def _next_rows(self, tokens: Sequence[int]) -> Sequence[int]:
         return tokens[self.cached : self.cached + self.engine.info.max_rows]
@@ -226,10 +229,11 @@ class ModelDrafter:
     def _knows(self, tokens: Sequence[int]) -> bool:
         return max(tokens) < self.engine.info.vocab_size
 
-    def _run(self, tokens: Sequence[int], plan: Plan) -> npt.NDArray[np.float32]:
-        logits: npt.NDArray[np.float32] = self.engine.forward(tokens, position=self.cached, plan=plan).logits[-1]
+    def _run(self, tokens: Sequence[int], plan: Plan) -> Step:
+        """Bring tokens into the cache. Their logits stay where they are until somebody reads them."""
+        step = self.engine.forward(tokens, position=self.cached, plan=plan)
         self.cached += len(tokens)
-        return logits
+        return step
 
     def _shared(self, row: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return a row as wide as the target's, without mass on ids the target does not have."""

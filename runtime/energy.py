@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol, Self
+from typing import Self
 
 from edgeprec.devices.reading import EnergyReading
 from edgeprec.devices.window import Window
 from edgeprec.runtime.reply import EnergyStats
 
-__all__ = ["PHASES", "EnergyWindow", "NoWindow", "PhasePower", "energy_stats"]
+__all__ = ["PHASES", "NoWindow", "PhasePower", "energy_stats"]
 
 _LOOK_AGAIN_NS = 2_000_000_000
 PHASES = ("prefill", "draft", "verify", "decode", "idle")  # a batch's rounds are one phase: decode
-
-
-class EnergyWindow(Protocol):
-    """What a generation does to whatever measures it."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def mark(self, phase: str) -> None:
-        """Begin a phase."""
-        ...
 
 
 class NoWindow:

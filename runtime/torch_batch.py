@@ -155,17 +155,18 @@ class TorchRounds:
         return replace(model, buffers=replace(model.buffers, statistics=self._outputs))
 
     def _check(self, work: RoundWork, facts: RoundFacts) -> None:
-        """Refuse a row of NaN, whose largest id the kernel writes as one too many."""
+        """Refuse a row of NaN, whose largest id the kernel writes as one beyond those that it looked at."""
         is_verified = work.positions() >= 0
-        is_drafted = np.arange(work.cap) < work.drafts[:, None]
-        width = self._target.info.vocab_size
-        _refuse_nan(facts.tokens[is_verified], facts.entropy_bits[is_verified], width)
-        _refuse_nan(facts.drafted[is_drafted], facts.draft_entropy_bits[is_drafted], width)
+        _refuse_nan("a batch", facts.tokens[is_verified], facts.entropy_bits[is_verified], self._target.info.vocab_size)
+        if self._drafter is not None and work.cap:
+            is_drafted = np.arange(work.cap) < work.drafts[:, None]
+            width = min(self._vocabulary, self._drafter.info.vocab_size)
+            _refuse_nan("a batch's drafts", facts.drafted[is_drafted], facts.draft_entropy_bits[is_drafted], width)
 
 
-def _refuse_nan(tokens: Ids, entropy_bits: Any, width: int) -> None:
+def _refuse_nan(whose: str, tokens: Ids, entropy_bits: Any, width: int) -> None:
     if (tokens >= width).any() or not np.isfinite(entropy_bits).all():
         raise EngineError(
-            "a row of a batch's logits holds NaN, expected numbers: the engine or the weights are broken, run edgeprec "
-            "verify on the bundle"
+            f"a row of the logits of {whose} holds NaN, expected numbers: the engine or the weights are broken, run "
+            "edgeprec verify on the bundle"
         )

@@ -58,6 +58,34 @@ def test_certain_and_uniform(device: str) -> None:
     assert result.entropy_bits[1].item() == pytest.approx(12.0, abs=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy has its own words for what is tested
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_row_with_any_nan_has_no_argmax(device: str, dtype: torch.dtype, bad: float) -> None:
+    """Where the reference refuses a row, its argmax is V; the rows beside it keep every bit.
+
+    One NaN in the first block, among ruled-out tokens, at the end of the last one, beside the largest value, a whole
+    block, and all of a row. A GPU's maximum passes NaN over, and so does that of Triton's interpreter (``np.nanmax``):
+    a kernel that looks at maxima alone fails here on either.
+    """
+    vocabulary = 5000
+    clean = random_logits(7, vocabulary).to(dtype)
+    spoilt = clean.clone()
+    spoilt[0, 3] = bad
+    spoilt[1, 2048:4096] = -torch.inf
+    spoilt[1, 2500] = bad
+    spoilt[2, vocabulary - 1] = bad
+    spoilt[3, 100], spoilt[3, 101] = 40.0, bad
+    spoilt[4, 2048:4096] = bad
+    spoilt[5] = bad
+    assert head_statistics(spoilt.to(device)).argmax.tolist() == [*[vocabulary] * 6, clean[6].float().argmax().item()]
+    for row in range(6):
+        with pytest.raises(KernelError, match="NaN"):
+            reference.head_statistics(spoilt[row : row + 1].float().numpy())
+    for alone, together in zip(head_statistics(clean[6:].to(device)), head_statistics(spoilt.to(device)), strict=True):
+        assert torch.equal(alone, together[6:])
+
+
 def test_half_precision_logits_with_rows_apart(device: str) -> None:
     """fp16 logits are read as they are; rows may lie in a wider buffer."""
     wide = random_logits(3, 3000).half()

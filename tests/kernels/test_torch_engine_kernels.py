@@ -103,7 +103,7 @@ def test_kernels_give_the_models_logits(engines: tuple[TorchEngine, TorchEngine]
 
 
 def test_long_text_in_pieces(engines: tuple[TorchEngine, TorchEngine]) -> None:
-    """A prompt in two passes, of 64 rows at most, and more than one attention split."""
+    """Passes at the beginning of a prompt and after 128 cached tokens, in the second split of attention."""
     engine, plain = engines
     for start, end in ((0, 17), (128, 150)):
         for position in (0, 64, 128):

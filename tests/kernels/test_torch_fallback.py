@@ -69,6 +69,17 @@ def test_head_statistics(scale: float) -> None:
     np.testing.assert_allclose(result.entropy_bits.numpy(), expected.entropy_bits, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_head_statistics_of_a_broken_row(bad: float) -> None:
+    """A row with any NaN or +inf has no entropy, and the one beside it keeps its own."""
+    logits = torch.randn(2, 300, generator=torch.Generator().manual_seed(0))
+    expected = torch_fallback.head_statistics(logits[1:])
+    logits[0, 17] = bad
+    result = torch_fallback.head_statistics(logits)
+    assert result.entropy_bits.isnan().tolist() == [True, False]
+    assert torch.equal(result.entropy_bits[1:], expected.entropy_bits)
+
+
 def test_head_statistics_need_two_logits() -> None:
     """One logit has no margin."""
     with pytest.raises(KernelError, match="V of 2 or more"):

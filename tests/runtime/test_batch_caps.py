@@ -123,11 +123,53 @@ def test_an_untimed_cap_is_no_cheaper_than_drafting_at_all() -> None:
     assert costs.seconds(8, 7) == pytest.approx(2.6)
 
 
-def test_what_full_acceptance_cannot_pay_is_not_tried_again() -> None:
-    """A round of K drafts that takes longer than K + 1 plain ones needs no more trials."""
-    machine = Machine(line(1.0, 3.0, 1.1), [0.99] * 4)
-    machine.run(CapPolicy(BatchCosts(), LARGEST), 600)
-    assert [cap for cap in machine.caps if cap] == [3, 3]
+@pytest.mark.parametrize("costs", [line(1.0, 3.0, 1.1), line(1.0, 2.0, 1.5), line(1.0, 5.0, 1.5)])
+def test_what_full_acceptance_cannot_pay_is_tried_ever_more_rarely(costs: Callable[[int], float]) -> None:
+    """A round of K drafts that takes longer than K + 1 plain ones costs less than a hundredth, trials included."""
+    policy = CapPolicy(BatchCosts(), LARGEST)
+    machine = Machine(costs, [0.99] * 4)
+    lost = []
+    for _ in range(5):
+        spent, tokens = machine.spent, machine.tokens
+        machine.run(policy, 4000)
+        lost.append(1 - (machine.tokens - tokens) / (machine.spent - spent) / 4)
+        assert 1 - machine.over_plain() < 0.01
+    drafted = [at for at, cap in enumerate(machine.caps) if cap]
+    assert sum(at >= 4000 for at in drafted) >= 2
+    assert sum(at >= 12_000 for at in drafted) <= 4
+    assert max(lost[3:]) < 0.005
+
+
+def stalled(costs: Callable[[int], float], *, rounds: int, times: float) -> Callable[[int], float]:
+    """Return costs of which the first so many rounds that draft take so many times as long."""
+    left = iter(range(rounds))
+    return lambda cap: costs(cap) * (times if cap and next(left, None) is not None else 1.0)
+
+
+@pytest.mark.parametrize("times", [2.5, 10.0])
+@pytest.mark.parametrize(("rounds", "has_joins"), [(400, False), (6000, True)])
+def test_a_slow_beginning_is_not_for_ever(rounds: int, has_joins: bool, times: float) -> None:
+    """Costs that are bad at first and good then: batches, short or long, come to draft, and the next does at once."""
+    costs = line(1.0, 0.1, 0.2)
+    policy = CapPolicy(BatchCosts(), LARGEST)
+    machine = Machine(stalled(costs, rounds=2, times=times), [0.8] * 8, has_joins=has_joins)
+    run_batches(machine, policy, batches=6000 // rounds, rounds=rounds, slots=8)
+    assert machine.caps[:600].count(0) > 590  # the stall did turn it off
+    assert machine.caps[-200:].count(0) < 20
+    run_batches(machine, policy, batches=1, rounds=100, slots=8)
+    assert machine.caps[-100:].count(0) < 10
+
+
+def test_a_machine_that_was_busy_drafts_again() -> None:
+    """What drafting cost was right once and is not any more: a far dearer time is doubted as one from a stall."""
+    busy = line(1.0, 3.0, 1.1)
+    policy = CapPolicy(BatchCosts(), LARGEST)
+    machine = Machine(busy, [0.8] * 8)
+    machine.run(policy, 1000)
+    assert set(machine.caps[-500:]) == {0}
+    machine.seconds = line(1.0, 0.1, 0.2)
+    machine.run(policy, 4000)
+    assert machine.caps[-200:].count(0) < 20
 
 
 def test_another_text_turns_it_on_again() -> None:

@@ -8,15 +8,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgeprec.config import GenerationConfig
 from edgeprec.errors import DeviceError, EngineError
+from edgeprec.precision import Plan, Precision
 from edgeprec.runtime import torch_model
+from edgeprec.runtime.batch_engine import RoundWork
 from edgeprec.runtime.batch_runners import FusedRunner
 from edgeprec.runtime.energy import NoWindow
+from edgeprec.runtime.engine_torch import TorchEngine
 from edgeprec.runtime.reply import FinishReason
 from edgeprec.runtime.session import Session
+from edgeprec.runtime.torch_batch import TorchRounds
 
 texts = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("batch_texts.py"))))
 PROMPTS, COMMON, same = texts.PROMPTS, texts.COMMON, texts.same
@@ -36,6 +41,32 @@ def test_logits_of_nan_are_refused(sessions: tuple[Session, Session], monkeypatc
         with pytest.raises(EngineError, match="NaN"):
             sessions[1].generate(PROMPTS, drafter="self", draft_length=2, **COMMON)
     assert calls > 60
+
+
+@pytest.mark.parametrize("shared", [251, 10_000])
+def test_drafts_beyond_the_shared_ids_are_refused(sessions: tuple[Session, Session], shared: int) -> None:
+    """A draft model's row of NaN has the id after the last one it may draft, which the target may well have."""
+    target, drafter = sessions[1].batches.engines
+    assert isinstance(target, TorchEngine)
+    assert isinstance(drafter, TorchEngine)
+    assert drafter.info.vocab_size < target.info.vocab_size
+    rounds = target.open_rounds(drafter, vocabulary=shared)
+    assert isinstance(rounds, TorchRounds)
+    work = RoundWork(
+        first=np.ones((1, 1), np.int32),
+        lengths=np.ones(1, np.int32),
+        drafts=np.array([2], np.int32),
+        cap=2,
+        draft_plan=Plan.uniform(Precision.INT4, num_layers=drafter.info.num_layers),
+        plan=Plan.uniform(Precision.FP16, num_layers=target.info.num_layers),
+    )
+    rounds.launch(work)
+    rounds.read()
+    rounds.launch(work)
+    rounds._outputs[0, 1] = min(shared, drafter.info.vocab_size)  # as a GPU writes it, with an entropy of 0
+    rounds._outputs[1:, 1] = 0
+    with pytest.raises(EngineError, match="a row of the logits of a batch's drafts holds NaN"):
+        rounds.read()
 
 
 def test_gpu_lost_in_the_middle(sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch) -> None:

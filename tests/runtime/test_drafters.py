@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from edgeprec.config import SamplingConfig
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.drafter import ModelDrafter, NgramDrafter, SelfDrafter
+from edgeprec.runtime.engine import RowFacts, StepResult
 from edgeprec.runtime.ngram import NgramIndex
 from edgeprec.runtime.passes import PassCounter, WeightBits
 from edgeprec.runtime.sampling import Sampler
@@ -61,6 +63,37 @@ def test_model_drafter_prefills_in_fp16_and_counts_nothing(make_drafter: MakeDra
     assert drafter.passes.all_passes == 0
     drafter.propose([*range(10), 11], [], INT4)
     assert (drafter.passes.all_passes, drafter.cached) == (4, 11)
+
+
+@dataclass
+class LazyStep:
+    """A pass on a device: what is read of it is written down."""
+
+    step: StepResult
+    reads: list[str]
+
+    @property
+    def logits(self) -> Any:
+        """Copy all logits to the host."""
+        self.reads.append("logits")
+        return self.step.logits
+
+    def facts(self, row: int) -> RowFacts:
+        """Wait for three numbers."""
+        self.reads.append("facts")
+        return self.step.facts(row)
+
+
+def test_model_drafter_reads_logits_of_drafts_alone(make_drafter: MakeDrafter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt is waited for once, at its end; what the cache lacks besides leaves its logits on the device."""
+    drafter = make_drafter(max_rows=32, context_tokens=100)
+    reads: list[str] = []
+    forward = drafter.engine.forward
+    monkeypatch.setattr(drafter.engine, "forward", lambda *rows, **at: LazyStep(forward(*rows, **at), reads))
+    drafter.prefill(list(range(20)) + list(range(20)))
+    assert (len(drafter.engine.passes), reads) == (2, ["facts"])
+    drafter.propose([token % 26 for token in range(80)], [], INT4)
+    assert (len(drafter.engine.passes), reads) == (4, ["facts", "logits"])
 
 
 def test_model_drafter_feeds_the_last_draft_token_after_full_acceptance(make_drafter: MakeDrafter) -> None:
