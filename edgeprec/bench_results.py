@@ -6,18 +6,26 @@ Fields that are not needed are not looked at, so that a newer minor addition doe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from edgeprec.errors import ConfigError
 from edgeprec.projection import Measured, Value
+from edgeprec.result_fields import ResultFields
+from edgeprec.sweep_settings import (
+    Settings,
+    configuration_of,
+    configuration_settings,
+    distinct_names,
+    meter_settings,
+)
 
-__all__ = ["SCHEMA", "SCHEMA_VERSION", "Sweep", "read_sweeps"]
+__all__ = ["SCHEMA", "SCHEMA_VERSION", "Sweep", "lines_of", "read_sweeps"]
 
 SCHEMA = "edgeprec.bench"
 SCHEMA_VERSION = 1
 _DECODING = ("tg", "prompts")
+_MOST_REASONS = 3
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,13 +33,10 @@ class Sweep:
     """All batches measured of one configuration. ``left_out`` says which results cannot be used, and why."""
 
     name: str
-    device: str
-    power_mode: str | None
-    rail: str | None
-    scope: str | None
-    idle_watts: float | None
-    points: dict[int, Measured]
-    left_out: list[str]
+    settings: Settings
+    points: dict[int, Measured] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    broken_off: set[int] = field(default_factory=set)  # batches whose repeats did not all run
 
     @property
     def measured(self) -> list[Measured]:
@@ -39,149 +44,150 @@ class Sweep:
         return [self.points[batch] for batch in sorted(self.points)]
 
 
+@dataclass(slots=True)
+class _Configuration:
+    """The sweeps of what was run in one way, one for each meter, and what no meter measured."""
+
+    name: str
+    settings: Settings
+    sweeps: dict[str, Sweep] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+    def whole_sweeps(self) -> Iterator[Sweep]:
+        """Yield the sweeps; one without a batch where nothing was measured."""
+        for sweep in self.sweeps.values() or [Sweep(name=self.name, settings=self.settings)]:
+            sweep.left_out = self.left_out + sweep.left_out
+            yield sweep
+
+
+def lines_of(text: str) -> Iterator[str]:
+    """Yield the lines of a file of JSON; texts inside may hold what else ends a line in Unicode, such as U+2028."""
+    return (line.removesuffix("\r") for line in text.split("\n"))
+
+
 def read_sweeps(text: str, *, where: str) -> tuple[list[Sweep], list[str]]:
-    """Return the sweeps of a results file, and remarks on its lines. Of two results of one batch the later counts.
+    """Return the sweeps of a results file, and remarks on lines that are left out.
+
+    Of two results of one batch the later counts, unless it broke off and the earlier one did not.
 
     Raises:
-        ConfigError: a line is of another schema or lacks a field, or no line is a result of decoding.
+        ConfigError: a line is of another schema, or no line is a result of decoding.
     """
-    sweeps: dict[str, Sweep] = {}
+    found: dict[str, _Configuration] = {}
     remarks: list[str] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(lines_of(text), start=1):
         if not line.strip():
             continue
         record = _parse(line, f"{where}, line {number}", remarks)
-        if record is not None and record.text("test", "kind") in _DECODING:
-            _add(sweeps, record, number)
-    if not sweeps:
-        raise ConfigError(f"{where} holds no result of decoding: write one with edgeprec bench -o jsonl")
-    return list(sweeps.values()), remarks
+        try:
+            if record is not None and record.text("test", "kind") in _DECODING:
+                _add(found, record, number)
+        except ConfigError as error:
+            remarks.append(f"{error}, and is left out")
+    if not found:
+        reasons = f" ({_some(remarks)})" if remarks else ""
+        raise ConfigError(f"{where} holds no result of decoding: write one with edgeprec bench -o jsonl{reasons}")
+    sweeps = [sweep for configuration in found.values() for sweep in configuration.whole_sweeps()]
+    names = distinct_names([sweep.name for sweep in sweeps], [sweep.settings for sweep in sweeps])
+    for sweep, name in zip(sweeps, names, strict=True):
+        sweep.name = name
+    return sweeps, remarks
 
 
-def _parse(line: str, where: str, remarks: list[str]) -> _Record | None:
+def _some(remarks: Sequence[str]) -> str:
+    rest = len(remarks) - _MOST_REASONS
+    return "; ".join(remarks[:_MOST_REASONS]) + (f"; and {rest} lines more" if rest > 0 else "")
+
+
+def _parse(line: str, where: str, remarks: list[str]) -> ResultFields | None:
     try:
         values = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         remarks.append(f"{where} is cut off or no JSON, and is left out")
         return None
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         found = values.get("schema") if isinstance(values, dict) else line[:40]
         raise ConfigError(
-            f"{where} is of the schema {found!r}, expected {SCHEMA!r}: write it with edgeprec bench -o jsonl"
+            f"{where} is of the schema {found!r:.60}, expected {SCHEMA!r}: write it with edgeprec bench -o jsonl"
         )
     if values.get("schema_version") != SCHEMA_VERSION:
         raise ConfigError(
-            f"{where} is of schema version {values.get('schema_version')!r}, expected {SCHEMA_VERSION}: measure again, "
-            "or use the EdgePrec that wrote it"
+            f"{where} is of schema version {values.get('schema_version')!r:.60}, expected {SCHEMA_VERSION}: "
+            "measure again, or use the EdgePrec that wrote it"
         )
-    return _Record(values, where)
+    return ResultFields(values, where)
 
 
-def _add(sweeps: dict[str, Sweep], record: _Record, number: int) -> None:
-    name = " ".join(_name(record))
-    if name not in sweeps:
-        sweeps[name] = Sweep(
-            name=name,
-            device=record.text("device", "name", default="unknown device"),
-            power_mode=record.optional("device", "power_mode"),
-            rail=None,
-            scope=None,
-            idle_watts=None,
-            points={},
-            left_out=[],
-        )
-    sweep, batch = sweeps[name], record.integer("test", "sequences")
-    energy = record.optional("energy")
-    if energy is None or energy.get("is_total") is not True:
-        reason = record.optional("energy_note") or "only a part of the device was measured"
-        sweep.left_out.append(f"line {number}, batch {batch}: no measured total ({reason})")
+def _add(found: dict[str, _Configuration], record: ResultFields, number: int) -> None:
+    name, settings = configuration_of(record), configuration_settings(record)
+    batch = record.integer("test", "sequences")
+    reason = _why_not_measured(record)
+    point = None if reason is not None else _measured(record, batch, number)
+    configuration = found.setdefault(_key(settings), _Configuration(name, settings))
+    if point is None:
+        configuration.left_out.append(f"line {number}, batch {batch}: {reason}")
         return
-    sweep.rail, sweep.scope = record.optional("energy", "rail"), record.optional("energy", "scope")
-    sweep.idle_watts = record.optional("idle", "watts")
-    sweep.points[batch] = Measured(
-        batch=batch,
-        tokens_per_s=_whole_rate(record),
-        joules_per_token=record.spread("energy", "joules_per_token", extra=_meter_doubt(record)),
-        origin=f"line {number}: {record.text('test', 'name')}",
-    )
+    meter = meter_settings(record)
+    sweep = configuration.sweeps.setdefault(_key(meter), Sweep(name=name, settings={**settings, **meter}))
+    _put(sweep, point, is_broken_off=record.optional("is_complete") is False)
 
 
-def _name(record: _Record) -> Iterator[str]:
-    """Yield what tells configurations apart; two results of one name differ in the batch only."""
-    yield record.text("model", "name")
-    yield record.text("engine")
-    device, server = record.optional("device", "name"), record.optional("server", "url")
-    yield f"on {device or 'unknown device'}"
-    yield from [f"at {server}"] if server else []
-    mode = record.optional("device", "power_mode")
-    yield from [f"in {mode}"] if mode else []
-    for key in ("mode", "drafter", "draft_length"):
-        value = record.optional(key)
-        yield from [f"{'K=' if key == 'draft_length' else ''}{value}"] if value is not None else []
-    kind, new_tokens = record.optional("test", "prompt_set"), record.integer("test", "new_tokens")
-    depth = record.optional("test", "depth_tokens")
-    yield f"{kind + ' ' if kind else ''}tg{new_tokens}{f' @ d{depth}' if depth else ''}"
+def _put(sweep: Sweep, point: Measured, *, is_broken_off: bool) -> None:
+    """Take a point in; one that broke off does not stand in for one that did not."""
+    old = sweep.points.get(point.batch)
+    if is_broken_off and old is not None and point.batch not in sweep.broken_off:
+        sweep.left_out.append(f"{point.origin}: it broke off, and {old.origin} did not")
+        return
+    sweep.points[point.batch] = point
+    (sweep.broken_off.add if is_broken_off else sweep.broken_off.discard)(point.batch)
 
 
-def _whole_rate(record: _Record) -> Value:
+def _why_not_measured(record: ResultFields) -> str | None:
+    if record.optional("energy", "is_total") is not True:
+        return f"no measured total ({record.optional('energy_note') or 'only a part of the device was measured'})"
+    return "no speed was measured" if record.optional("tokens_per_s") is None else None
+
+
+def _measured(record: ResultFields, batch: int, number: int) -> Measured:
+    try:
+        return Measured(
+            batch=batch,
+            tokens_per_s=_whole_rate(record),
+            joules_per_token=record.spread("energy", "joules_per_token", extra=_meter_doubt(record)),
+            origin=f"line {number}: {record.text('test', 'name')}",
+            idle_watts=record.optional_number("idle", "watts"),
+            notes=tuple(_notes(record)),
+        )
+    except ConfigError as error:
+        raise ConfigError(str(error) if record.where in str(error) else f"{record.where}: {error}") from error
+
+
+def _notes(record: ResultFields) -> Iterator[str]:
+    """Yield what to know of the numbers of a row."""
+    source = record.text("energy", "source", default="")
+    if source.startswith("simulated"):
+        yield f"the energy is simulated ({source}), not measured"
+    if source.startswith("replay"):
+        yield "the energy is replayed from a recording, not measured in this run"
+    if record.optional("is_complete") is False:
+        yield f"broken off after {record.optional('repeats')} repeats"
+    energy_note, idle_note = record.optional_text("energy_note"), record.optional_text("idle", "note")
+    yield from [energy_note] if energy_note else []
+    yield from [idle_note] if idle_note and record.optional("idle", "watts") is not None else []
+
+
+def _key(settings: Settings) -> str:
+    return json.dumps(settings, sort_keys=True)
+
+
+def _whole_rate(record: ResultFields) -> Value:
     """Return the tokens a second of the windows the joules come from, prefill inside; decoding's own is higher."""
-    decoding = record.spread("tokens_per_s")
-    if record.optional("energy", "seconds") is None:
+    decoding, seconds = record.spread("tokens_per_s"), record.optional_number("energy", "seconds")
+    if not seconds:
         return decoding
-    seconds = record.number("energy", "seconds")
-    return decoding.scaled(record.number("energy", "tokens") / seconds / decoding.value) if seconds else decoding
+    return decoding.scaled(record.integer("energy", "tokens") / seconds / decoding.value)
 
 
-def _meter_doubt(record: _Record) -> float:
+def _meter_doubt(record: ResultFields) -> float:
     """Return the sensor's plus/minus by token."""
-    joules, tokens = record.number("energy", "plus_minus_joules"), record.number("energy", "tokens")
-    return joules / tokens if tokens else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """One line's object; every field that is taken is checked."""
-
-    values: dict[str, Any]
-    where: str
-
-    def optional(self, *path: str) -> Any:
-        """Return what stands at ``path``, None where nothing does."""
-        found: Any = self.values
-        for name in path:
-            found = found.get(name) if isinstance(found, dict) else None
-        return found
-
-    def text(self, *path: str, default: str | None = None) -> str:
-        """Return a text."""
-        value = self.optional(*path)
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, str):
-            raise self._wrong(path, value, "a text")
-        return value
-
-    def integer(self, *path: str) -> int:
-        """Return a whole number of 1 or more."""
-        value = self.optional(*path)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self._wrong(path, value, "a whole number of 1 or more")
-        return value
-
-    def number(self, *path: str) -> float:
-        """Return a number of 0 or more."""
-        value = self.optional(*path)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
-            raise self._wrong(path, value, "a number of 0 or more")
-        return float(value)
-
-    def spread(self, *path: str, extra: float = 0.0) -> Value:
-        """Return a mean with its deviation; a single repeat has none that is known."""
-        mean = self.number(*path, "mean")
-        if mean == 0:
-            raise self._wrong((*path, "mean"), mean, "more than 0")
-        deviation = self.optional(*path, "stdev")
-        return Value(mean, None if deviation is None else self.number(*path, "stdev") + extra)
-
-    def _wrong(self, path: tuple[str, ...], value: Any, expected: str) -> ConfigError:
-        return ConfigError(f"{self.where}: {'.'.join(path)} is {str(value)[:40]!r}, expected {expected}: it is damaged")
+    return record.number("energy", "plus_minus_joules") / record.integer("energy", "tokens")

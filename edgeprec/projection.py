@@ -17,6 +17,7 @@ __all__ = ["Estimate", "Load", "Measured", "Projection", "Value", "project"]
 _JOULES_PER_KWH = 3.6e6
 _SECONDS_PER_DAY = 86_400
 _TOKENS = 1e6
+_LEAST, _MOST = 1e-9, 1e12  # of every number that comes in, so that all that follow from them are finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,25 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One batch of a sweep. ``origin`` tells where it stands."""
+    """One batch of a sweep. ``origin`` tells where it stands, ``notes`` what to know of its numbers.
+
+    ``idle_watts`` is the machine at rest, as measured by the command that measured the batch; None = it did not.
+    """
 
     batch: int
     tokens_per_s: Value  # of all sequences together
     joules_per_token: Value
     origin: str
+    idle_watts: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("tokens_per_s", "joules_per_token"):
+            value = getattr(self, name).value
+            if not _is_in_range(value):
+                raise ConfigError(
+                    f"{name} is {value!r}, expected {_LEAST:g} to {_MOST:g}: measure batch {self.batch} again"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +66,14 @@ class Load:
 
     def __post_init__(self) -> None:
         for name in ("requests_per_s", "tokens_per_request"):
-            if not 0.0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"load: {name} is {getattr(self, name)!r}, expected more than 0")
-        if self.price_per_kwh is not None and not 0.0 <= self.price_per_kwh < float("inf"):
-            raise ConfigError(f"load: price_per_kwh is {self.price_per_kwh!r}, expected 0 or more")
+            if not _is_in_range(getattr(self, name)):
+                raise ConfigError(
+                    f"load: {name} is {getattr(self, name)!r}, expected more than 0, from {_LEAST:g} to {_MOST:g}"
+                )
+        if self.price_per_kwh is not None and not (self.price_per_kwh == 0.0 or _is_in_range(self.price_per_kwh)):
+            raise ConfigError(
+                f"load: price_per_kwh is {self.price_per_kwh!r}, expected 0 or more, from {_LEAST:g} to {_MOST:g}"
+            )
         if not self.batches or not all(batch >= 1 and share > 0.0 for batch, share in self.batches.items()):
             raise ConfigError(
                 f"load: batches is {dict(self.batches)}, expected batches of 1 or more with shares above 0"
@@ -84,7 +102,8 @@ class Estimate:
 class Projection:
     """What a load takes. ``machines`` is how many like the measured one; the busy share is of all of them.
 
-    ``idle_watts`` None = the machine at rest was not measured: energy then counts busy time only.
+    ``idle_watts`` is the mean of the measurements the estimates rest on; None = the machine at rest was not measured:
+    energy then counts busy time only. ``notes`` are those of the same measurements.
     """
 
     estimates: tuple[Estimate, ...]
@@ -97,10 +116,11 @@ class Projection:
     kwh_per_day: Value
     money_per_day: Value | None
     money_per_million_tokens: Value | None
+    notes: tuple[str, ...]
 
 
-def project(measured: Sequence[Measured], load: Load, *, idle_watts: float | None = None) -> Projection:
-    """Return what a load takes on machines like the one that was measured; ``idle_watts`` is one machine at rest.
+def project(measured: Sequence[Measured], load: Load) -> Projection:
+    """Return what a load takes on machines like the one that was measured.
 
     Raises:
         ConfigError: the load names a batch outside of those measured.
@@ -112,8 +132,9 @@ def project(measured: Sequence[Measured], load: Load, *, idle_watts: float | Non
     needed = load.tokens_per_s / rate.value
     machines = max(ceil(needed - 1e-9), 1)
     busy_watts = joules_per_token.scaled(load.tokens_per_s)
-    resting_watts = 0.0 if idle_watts is None else idle_watts * (machines - needed)
-    watts = Value(busy_watts.value + resting_watts, busy_watts.plus_minus)
+    rests_on = list({point.batch: point for estimate in estimates for point in estimate.rests_on}.values())
+    idle = _idle_watts(rests_on)
+    watts = busy_watts if idle is None else _sum(busy_watts, idle.scaled(max(machines - needed, 0.0)))
     kwh_per_day = watts.scaled(_SECONDS_PER_DAY / _JOULES_PER_KWH)
     money_per_day = None if load.price_per_kwh is None else kwh_per_day.scaled(load.price_per_kwh)
     tokens_per_day = load.tokens_per_s * _SECONDS_PER_DAY
@@ -124,11 +145,27 @@ def project(measured: Sequence[Measured], load: Load, *, idle_watts: float | Non
         machines=machines,
         busy_share=needed / machines,
         busy_watts=busy_watts,
-        idle_watts=idle_watts,
+        idle_watts=None if idle is None else idle.value,
         kwh_per_day=kwh_per_day,
         money_per_day=money_per_day,
         money_per_million_tokens=None if money_per_day is None else money_per_day.scaled(_TOKENS / tokens_per_day),
+        notes=tuple(dict.fromkeys(note for point in rests_on for note in point.notes)),
     )
+
+
+def _is_in_range(value: float) -> bool:
+    return _LEAST <= value <= _MOST
+
+
+def _idle_watts(points: Sequence[Measured]) -> Value | None:
+    """Return the mean power at rest of measurements, and half of the span it was measured over; None = of none."""
+    known = [point.idle_watts for point in points if point.idle_watts is not None]
+    return Value(sum(known) / len(known), (max(known) - min(known)) / 2) if known else None
+
+
+def _sum(one: Value, other: Value) -> Value:
+    doubt = None if one.plus_minus is None or other.plus_minus is None else one.plus_minus + other.plus_minus
+    return Value(one.value + other.value, doubt)
 
 
 def _estimate(measured: Sequence[Measured], batch: float, share: float) -> Estimate:

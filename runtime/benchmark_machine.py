@@ -14,7 +14,7 @@ from edgeprec.devices.clocks import read_clocks
 from edgeprec.devices.sysfs import Sysfs
 from edgeprec.devices.thermal import Thermal
 
-__all__ = ["MachineState", "device_facts", "library_versions", "read_state"]
+__all__ = ["MachineState", "another_machine", "device_facts", "library_versions", "read_state", "unknown_state"]
 
 _LIBRARIES = {
     "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
@@ -80,6 +80,18 @@ def device_facts(board: Board) -> dict[str, Any]:
         "power_mode": board.power_mode,
         "unknown": {entry.part: entry.reason for entry in board.unknown},
     }
+
+
+def another_machine(reason: str) -> dict[str, Any]:
+    """Return the facts of a machine that is not this one: all of them unknown, and why."""
+    names = ("name", "kind", "cpu", "cpu_cores", "cpu_threads", "soc", "jetpack", "l4t", "memory_bytes", "power_mode")
+    return {**dict.fromkeys(names), "gpus": [], "unknown": {"device": reason}}
+
+
+def unknown_state(reason: str) -> MachineState:
+    """Return the state of a machine that cannot be read."""
+    clocks: dict[str, object] = {"gpu": [], "cpu": {"current_khz": []}, "is_locked": None, "reasons": [reason]}
+    return MachineState(clocks=clocks, hottest_c=None, process_peak_bytes=None)
 
 
 def library_versions(engine: str, sysfs: Sysfs | None = None) -> dict[str, str]:

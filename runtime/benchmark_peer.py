@@ -6,40 +6,60 @@ to the first chunk, decoding the time from there to the last one.
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
 from edgeprec.config import GenerationConfig
-from edgeprec.errors import ConfigError, EdgePrecError, EngineError
+from edgeprec.errors import ConfigError, EdgePrecError
 from edgeprec.runtime.benchmark_case import Job
+from edgeprec.runtime.benchmark_connection import connected
 from edgeprec.runtime.benchmark_repeat import Generated
-from edgeprec.runtime.benchmark_stream import Stream, excerpt
+from edgeprec.runtime.benchmark_stream import Stream, excerpt, printable
+from edgeprec.runtime.benchmark_url import server_url
 
 __all__ = ["Peer", "open_peer"]
 
-_LIMIT_BYTES = 1 << 20
+_LLAMA_CPP = "llamacpp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """An OpenAI-compatible server. ``timeout_s`` is how long it may stay silent."""
+    """An OpenAI-compatible server. ``timeout_s`` is how long it may take for its next token."""
 
     url: SplitResult
     model: str
     engine: str  # what the server calls itself
+    is_local: bool  # whether it runs on this machine, whose power is measured
     key: str | None = field(default=None, repr=False)
     timeout_s: float = 60.0
     clock: Callable[[], int] = time.monotonic_ns
 
     def to_json(self) -> dict[str, Any]:
         """Return what a record says of the server."""
-        return {"url": self.url.geturl(), "model": self.model, "engine": self.engine}
+        return {"url": self.url.geturl(), "model": self.model, "engine": self.engine, "is_local": self.is_local}
+
+    @property
+    def energy_note(self) -> str | None:
+        """Return why its joules cannot be measured here, None where they may be."""
+        if self.is_local:
+            return None
+        return f"the server {self.url.geturl()} runs on another machine, whose power is not measured here"
+
+    def check(self, config: GenerationConfig) -> None:
+        """Check that the server can be asked for these settings.
+
+        Raises:
+            ConfigError: it would leave one of them out without a word.
+        """
+        if self.engine == _LLAMA_CPP and config.sampling.repetition_penalty != 1.0:
+            raise ConfigError(
+                "--repetition-penalty has no counterpart in llama.cpp's server, which looks back at 64 tokens alone: "
+                "leave it out to compare with --against"
+            )
 
     def complete(
         self, job: Job, config: GenerationConfig, *, mark: Callable[[str], object] = lambda _phase: None
@@ -48,17 +68,22 @@ class Peer:
 
         Raises:
             EngineError: the server cannot be reached.
-            EdgePrecError: it refuses, stays silent, breaks off or sends what is no stream of completions.
+            EdgePrecError: it refuses, takes too long for a token, breaks off or sends what is no stream of completions.
         """
         body = json.dumps(_request(self.model, job, config)).encode()
-        stream = Stream(self.url.geturl(), self.clock, on_first=lambda: mark("decode"))
-        with _connected(self) as connection:
+        stream = Stream(
+            self.url.geturl(), self.clock, on_first=lambda: mark("decode"), max_new_tokens=job.max_new_tokens
+        )
+        with connected(self.url, key=self.key, timeout_s=self.timeout_s) as connection:
             mark("prefill")
             began_ns = self.clock()
-            with _ask(self, connection, "POST", "/completions", body) as response:
-                for line in _lines(self, response):
+            with connection.asking("POST", "/completions", body) as response:
+                for line in connection.lines(response):
+                    chunks = stream.chunks
                     if stream.push(line):
                         break
+                    if stream.chunks > chunks:
+                        connection.progressed()
         usage = stream.finish()
         return Generated(
             id=job.id,
@@ -81,22 +106,20 @@ def open_peer(url: str, *, model: str | None = None, key: str | None = None, tim
         EngineError: the server cannot be reached.
         EdgePrecError: it does not answer as an OpenAI-compatible server does.
     """
-    parts = urlsplit(url.rstrip("/"))
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ConfigError(f"--against is {url!r}, expected a URL such as http://127.0.0.1:8000/v1")
-    path = parts.path if parts.path.endswith("/v1") else f"{parts.path}/v1"
-    base = Peer(url=parts._replace(path=path), model="", engine="", key=key, timeout_s=timeout_s)
-    with _connected(base) as connection, _ask(base, connection, "GET", "/models", None) as response, _explaining(base):
-        text = response.read(_LIMIT_BYTES)
-    models = _models(text, base.url.geturl())
+    base = server_url(url)
+    with connected(base, key=key, timeout_s=timeout_s) as connection:
+        is_local = connection.is_local
+        with connection.asking("GET", "/models") as response:
+            text = connection.read(response)
+    models = _models(text, base.geturl())
     chosen = next(iter(models)) if model is None else model
     if chosen not in models:
-        raise ConfigError(f"{base.url.geturl()} has no model {model!r}, only {', '.join(models)}")
-    return Peer(url=base.url, model=chosen, engine=models[chosen], key=key, timeout_s=timeout_s)
+        raise ConfigError(f"{base.geturl()} has no model {model!r}, only {printable(', '.join(models))}")
+    return Peer(url=base, model=chosen, engine=models[chosen], is_local=is_local, key=key, timeout_s=timeout_s)
 
 
 def _request(model: str, job: Job, config: GenerationConfig) -> dict[str, Any]:
-    """Return the body; ``ignore_eos`` is what vLLM, SGLang and llama.cpp call it."""
+    """Return the body; what OpenAI's own API does not know is called as in vLLM and SGLang."""
     sampling = config.sampling
     body: dict[str, Any] = {
         "model": model,
@@ -108,6 +131,9 @@ def _request(model: str, job: Job, config: GenerationConfig) -> dict[str, Any]:
     }
     optional = {
         "top_p": sampling.top_p if sampling.top_p < 1.0 else None,
+        "top_k": sampling.top_k or None,
+        "min_p": sampling.min_p or None,
+        "repetition_penalty": sampling.repetition_penalty if sampling.repetition_penalty != 1.0 else None,
         "seed": sampling.seed,
         "stop": list(config.stop) or None,
         "ignore_eos": config.ignore_eos or None,
@@ -119,78 +145,11 @@ def _models(text: bytes, url: str) -> dict[str, str]:
     """Return the ids of a list of models, each with who owns it."""
     try:
         entries = json.loads(text)["data"]
-        models = {str(entry["id"]): str(entry.get("owned_by") or "server") for entry in entries}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        models = {str(entry["id"]): printable(str(entry.get("owned_by") or "server")) for entry in entries}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EdgePrecError(
             f"{url}/models is no list of models, it says {excerpt(text)}: is it the right URL?"
         ) from error
     if not models:
         raise EdgePrecError(f"{url}/models lists no model: load one there first")
     return models
-
-
-@contextmanager
-def _connected(peer: Peer) -> Iterator[http.client.HTTPConnection]:
-    """Open a connection and close it at the end of the block."""
-    kind = http.client.HTTPSConnection if peer.url.scheme == "https" else http.client.HTTPConnection
-    connection = kind(peer.url.hostname or "", peer.url.port, timeout=peer.timeout_s)
-    try:
-        connection.connect()
-    except OSError as error:
-        raise EngineError(
-            f"the server {peer.url.geturl()} cannot be reached ({error.strerror or error}): start it or check the URL"
-        ) from error
-    with closing(connection):
-        yield connection
-
-
-def _ask(
-    peer: Peer, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None
-) -> http.client.HTTPResponse:
-    """Send a request and return the answer, whose status is 200; the caller closes it, which closes the socket."""
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {peer.key}"} if peer.key else {})
-    with _explaining(peer):
-        connection.request(method, f"{peer.url.path}{path}", body, headers)
-        response = connection.getresponse()
-        if response.status == http.client.OK:
-            return response
-        with response:
-            text = response.read(_LIMIT_BYTES)
-    raise EdgePrecError(
-        f"the server {peer.url.geturl()} answered {path} with {response.status} {response.reason}: "
-        f"it says {excerpt(text)}"
-    )
-
-
-def _lines(peer: Peer, response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Yield the lines of an answer as they come, without their ends."""
-    while True:
-        with _explaining(peer):
-            line = response.readline(_LIMIT_BYTES + 1)
-        if not line:
-            return
-        yield line.rstrip(b"\r\n")
-
-
-@contextmanager
-def _explaining(peer: Peer) -> Iterator[None]:
-    """Turn what goes wrong on the way into one sentence."""
-    url = peer.url.geturl()
-    try:
-        yield
-    except TimeoutError as error:
-        raise EdgePrecError(
-            f"the server {url} said nothing for {peer.timeout_s:g} s: look at its log or raise --against-timeout"
-        ) from error
-    except http.client.HTTPException as error:
-        raise EdgePrecError(
-            f"the server {url} broke off or sent what is no HTTP ({_kind(error)}): see its log"
-        ) from error
-    except OSError as error:
-        raise EdgePrecError(
-            f"the connection to {url} broke ({error.strerror or error}): look at the server's log"
-        ) from error
-
-
-def _kind(error: http.client.HTTPException) -> str:
-    return excerpt(str(error).encode()) if str(error) else type(error).__name__

@@ -40,8 +40,14 @@ def run_peer_case(
     meter: Meter | None = None,
     meter_note: str | None = None,
 ) -> Iterator[Repeat]:
-    """Yield the repeats of a case as they are done; see ``run_case`` and ``Peer.complete``."""
+    """Yield the repeats of a case as they are done; see ``run_case`` and ``Peer.complete``.
+
+    The joules of a server on another machine are not measured, whatever ``meter`` reads here.
+    """
     peer_runs(case)
+    peer.check(case.config)
+    if not peer.is_local:
+        meter, meter_note = None, peer.energy_note
     config = replace(case.config, ignore_eos=case.kind is not CaseKind.PROMPTS or case.config.ignore_eos)
     case = replace(case, config=config)
     if has_warm_up:

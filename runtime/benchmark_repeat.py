@@ -87,8 +87,9 @@ class Repeat:
 
     @property
     def text_sha256(self) -> str:
-        """Return the hash of all new texts in order, each ended by a zero byte."""
-        return hashlib.sha256("".join(f"{one.text}\0" for one in self.generated).encode()).hexdigest()
+        """Return the hash of all new texts in order, each ended by a zero byte; a server may send lone surrogates."""
+        text = "".join(f"{one.text}\0" for one in self.generated)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def rate(kind: CaseKind, generated: Sequence[Generated]) -> float | None:

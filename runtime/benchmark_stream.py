@@ -9,9 +9,11 @@ from typing import Any
 
 from edgeprec.errors import EdgePrecError
 
-__all__ = ["Stream", "Usage", "excerpt"]
+__all__ = ["Stream", "Usage", "excerpt", "printable"]
 
 _EXCERPT = 80
+_MOST_TOKENS = 1_000_000_000
+_SPARE_CHUNKS = 64
 _OTHER_FIELDS = (b":", b"event:", b"id:", b"retry:")  # of the event stream format; none of them matters here
 
 
@@ -26,11 +28,15 @@ class Usage:
 
 @dataclass(slots=True)
 class Stream:
-    """Takes lines; ``clock`` is in ns and ``on_first`` is called at the first chunk."""
+    """Takes lines; ``clock`` is in ns and ``on_first`` is called at the first chunk.
+
+    ``max_new_tokens`` is what was asked for: a server that sends many more chunks than that never ends.
+    """
 
     url: str
     clock: Callable[[], int]
     on_first: Callable[[], object] = lambda: None
+    max_new_tokens: int = _MOST_TOKENS
     text: str = ""
     finish_reason: str | None = None
     first_ns: int = 0
@@ -81,7 +87,7 @@ class Stream:
     def _parse(self, value: bytes) -> dict[str, Any]:
         try:
             event = json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._garbage(value) from error
         if not isinstance(event, dict):
             raise self._garbage(value)
@@ -89,7 +95,7 @@ class Stream:
 
     def _take(self, event: dict[str, Any], line: bytes) -> None:
         if event.get("error"):
-            said = excerpt(json.dumps(event["error"], ensure_ascii=False).encode())
+            said = repr(printable(json.dumps(event["error"], ensure_ascii=False)))
             raise self._broken(f"failed after {self.chunks} chunks: it says {said}")
         usage, choices = event.get("usage"), event.get("choices")
         if isinstance(usage, dict):
@@ -109,11 +115,16 @@ class Stream:
             self.first_ns = self.last_ns
             self.on_first()
         self.chunks += 1
+        if self.chunks > 2 * self.max_new_tokens + _SPARE_CHUNKS:
+            raise self._broken(
+                f"sent {self.chunks} chunks where {self.max_new_tokens} tokens were asked for, and does not end: "
+                "look at its log"
+            )
         self.text += text
 
     def _count(self, name: str) -> int | None:
         value = self._usage.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+        return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS else None
 
     def _garbage(self, line: bytes) -> EdgePrecError:
         return self._broken(f"sent what is no completion after {self.chunks} chunks: {excerpt(line)}")
@@ -124,6 +135,11 @@ class Stream:
 
 def excerpt(data: bytes) -> str:
     """Return the beginning of what somebody sent, fit for a terminal."""
-    text = " ".join(data[: 4 * _EXCERPT].decode("utf-8", errors="replace").split())
-    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return repr(shown if len(shown) <= _EXCERPT else f"{shown[: _EXCERPT - 1]}\u2026")
+    return repr(printable(data[: 4 * _EXCERPT].decode("utf-8", errors="replace")))
+
+
+def printable(text: str) -> str:
+    """Return the beginning of a text on one line; what cannot be printed, lone surrogates too, is a question mark."""
+    words = " ".join(text.split())
+    shown = "".join(letter if letter.isprintable() else "?" for letter in words[: 4 * _EXCERPT])
+    return shown if len(shown) <= _EXCERPT else f"{shown[: _EXCERPT - 1]}\u2026"

@@ -18,6 +18,9 @@ from batch_table import OWN_ENGINE, way_of
 from log_chart import LogChart, LogSeries, Point, draw_log_chart
 from phase_chart import Column, PhaseChart, draw_phase_chart
 from results_file import key_of, read_objects, read_results
+from sweep_checks import check_reply, check_result
+
+from edgeprec.errors import ConfigError
 
 __all__ = ["draw"]
 
@@ -27,22 +30,64 @@ PHASES = ("prefill", "draft", "verify", "decode")
 
 
 def main() -> None:
-    """Read, draw, write."""
+    """Read, draw, write; what goes wrong is one sentence."""
     arguments = _arguments()
-    records = list({key_of(r): r for path in arguments.files for r in read_results(path)}.values())
-    replies = [reply for path in arguments.files for reply in read_replies(path)]
-    pictures = draw([r for r in records if r["batch"] is not None], replies, ways=arguments.ways)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    for name, picture in pictures.items():
-        (arguments.output / name).write_text(picture, encoding="utf-8")
-        print(arguments.output / name)
-    if not pictures:
-        raise SystemExit("there is nothing to draw: give the --output of bench_batches.py, with two batches or more")
+    try:
+        records, replies = read_sweep(arguments.files), read_replies(arguments.files)
+        _check_ways(arguments.ways, records)
+        pictures = draw(records, replies, ways=arguments.ways)
+        if not pictures:
+            raise ConfigError(
+                "there is nothing to draw: give the --output of bench_batches.py, with two batches or more"
+            )
+        _write(pictures, arguments.output)
+    except ConfigError as error:
+        raise SystemExit(f"draw_batches.py: {error}") from error
 
 
-def read_replies(path: Path) -> Iterator[Record]:
-    """Yield the replies of ``bench_decode.py`` in a file."""
-    return (value for value in read_objects(path) if value.get("type") == "reply")
+def read_sweep(paths: Sequence[Path]) -> list[Record]:
+    """Return the results of files that belong to a sweep, the later of two of the same.
+
+    Raises:
+        ConfigError: a file cannot be read, or a result cannot be drawn.
+    """
+    newest: dict[object, Record] = {}
+    for path in paths:
+        for where, record in read_results(path):
+            if record.get("batch") is not None:
+                check_result(record, where)
+                newest[key_of(record)] = record
+    return list(newest.values())
+
+
+def read_replies(paths: Sequence[Path]) -> list[Record]:
+    """Return the replies of ``bench_decode.py`` in files.
+
+    Raises:
+        ConfigError: a file cannot be read, or a reply cannot be drawn.
+    """
+    found = [(where, value) for path in paths for where, value in read_objects(path) if value.get("type") == "reply"]
+    for where, reply in found:
+        check_reply(reply, where)
+    return [reply for _, reply in found]
+
+
+def _check_ways(ways: Sequence[str] | None, records: Sequence[Record]) -> None:
+    known = list(dict.fromkeys(map(way_of, records)))
+    unknown = [way for way in ways or () if way not in known]
+    if unknown:
+        there = ", ".join(known) or "none"
+        raise ConfigError(f"--ways names {unknown[0]!r}, which is not in the files: they have {there}")
+
+
+def _write(pictures: Mapping[str, str], folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, picture in pictures.items():
+            (folder / name).write_text(picture, encoding="utf-8")
+            print(folder / name)
+    except OSError as error:
+        raise ConfigError(f"-o {folder} cannot be written: {error.strerror}") from error
 
 
 def draw(records: Sequence[Record], replies: Sequence[Record], *, ways: Sequence[str] | None) -> dict[str, str]:
@@ -106,7 +151,7 @@ def _batch_phases(records: Sequence[Record], ways: Sequence[str]) -> Iterator[Co
         for way in ways:
             found = next((r for r in records if way_of(r) == way and r["test"]["sequences"] == batch), None)
             base = plain[batch]
-            if found is None or base is None or found["energy"] is None:
+            if found is None or not base or found["energy"] is None:
                 continue
             energy = found["energy"]
             parts = {phase: energy["by_phase"].get(phase) for phase in PHASES}

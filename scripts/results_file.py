@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgeprec.bench_results import SCHEMA, SCHEMA_VERSION
+from edgeprec.bench_results import SCHEMA, SCHEMA_VERSION, lines_of
+from edgeprec.errors import ConfigError
 
 __all__ = ["ResultsFile", "key_of", "model_of", "read_objects", "read_results"]
 
@@ -29,21 +30,45 @@ def model_of(model: Record) -> Hashable:
     return tuple(model.get(name) for name in ("name", "group_size", "draft", "draft_group_size"))
 
 
-def read_objects(path: Path) -> Iterator[Record]:
-    """Yield the objects of a file of JSON lines; a line that was cut off is left out."""
-    for line in path.read_text(encoding="utf-8").splitlines():
+def read_objects(path: Path) -> Iterator[tuple[str, Record]]:
+    """Yield the objects of a file of JSON lines, each with where it stands; a line that was cut off is left out.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no text.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 at byte {error.start}: expected lines of JSON") from error
+    for number, line in enumerate(lines_of(text), start=1):
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
-            yield value
+            yield f"{path}, line {number}", value
 
 
-def read_results(path: Path) -> Iterator[Record]:
-    """Yield the results a file holds, without those of other schemas."""
-    wanted = (SCHEMA, SCHEMA_VERSION)
-    return (record for record in read_objects(path) if (record.get("schema"), record.get("schema_version")) == wanted)
+def read_results(path: Path) -> Iterator[tuple[str, Record]]:
+    """Yield the results a file holds, each with where it stands, without those of other schemas.
+
+    Raises:
+        ConfigError: the file cannot be read, or a result lacks what it is known by.
+    """
+    for where, record in read_objects(path):
+        if (record.get("schema"), record.get("schema_version")) != (SCHEMA, SCHEMA_VERSION):
+            continue
+        try:
+            hash(key_of(record))
+        except KeyError as error:
+            raise ConfigError(f"{where}: the result has no field {error}, it is damaged: delete the line") from error
+        except (TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"{where}: a field of the result is not what it should be ({error}), it is damaged: delete the line"
+            ) from error
+        yield where, record
 
 
 @dataclass(slots=True)
@@ -56,7 +81,7 @@ class ResultsFile:
     def __post_init__(self) -> None:
         has_file = self.path is not None and self.path.exists()
         found = read_results(self.path) if self.path is not None and has_file else ()
-        self._records = {key_of(record): record for record in found}
+        self._records = {key_of(record): record for _, record in found}
 
     @property
     def records(self) -> list[Record]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgeprec.cli.bench_options import bench_options, tuning_options
 from edgeprec.cli.common import json_option, quiet_option
-from edgeprec.cli.session_options import bundle_argument, open_session, session_options
+from edgeprec.cli.session_options import bundle_argument, open_session, replayed_file, session_options
 
 if TYPE_CHECKING:
     from edgeprec.bundle import Bundle
@@ -50,23 +51,37 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
       edgeprec bench pair.edgeprec --prompts small --against http://127.0.0.1:8000/v1 --require-energy
     """
     from edgeprec.bundle import Bundle
+    from edgeprec.cli.bench_idle_flags import check_flags
     from edgeprec.cli.bench_plan import make_cases, peer_cases
     from edgeprec.cli.bench_run import connect
+    from edgeprec.cli.output_guard import require_apart
     from edgeprec.runtime.benchmark_peer_case import peer_runs
 
+    cases = make_cases(values)
+    check_flags(ctx)
     if values["as_json"]:
         values["output"] = "json"
-    cases = make_cases(values)
+    require_apart({"--save": values["save"]}, inputs=_inputs(values), bundle=values["bundle"])
     against = peer_cases(values) if values["against"] is not None else []
     for case in against:
         peer_runs(case)
     bundle = Bundle.open(values["bundle"])
-    peer = connect(values)
+    peer = connect(values, against)
     with open_session(values["bundle"], _with_room(values, cases, bundle)) as session:
         _measure(session, bundle, values, cases, against, peer, command=ctx.meta["edgeprec.command"])
 
 
 bench_command.params += tuning_options()
+
+
+def _inputs(values: Mapping[str, Any]) -> dict[str, Path | None]:
+    """Return the files a measurement reads, by their flags."""
+    prompts = None if values["prompts"] is None else Path(values["prompts"])
+    return {
+        "--prompts": prompts,
+        "--against-key-file": values["against_key_file"],
+        "--sensor": replayed_file(values["sensor"]),
+    }
 
 
 def _with_room(values: Mapping[str, Any], cases: Sequence[Case], bundle: Bundle) -> dict[str, Any]:
@@ -92,7 +107,7 @@ def _measure(
     command: tuple[str, ...],
 ) -> None:
     from edgeprec.cli.bench_facts import circumstances, measure_idle, why_no_total
-    from edgeprec.cli.bench_output import open_output, opened_file
+    from edgeprec.cli.bench_output import open_output, opened_file, shows_bars
     from edgeprec.cli.bench_run import Bench, require_energy
     from edgeprec.cli.progress import progress_bars, working
     from edgeprec.errors import DeviceError
@@ -102,14 +117,17 @@ def _measure(
     reason = why_no_total(session)
     if values["require_energy"] and reason is not None:
         raise DeviceError(f"--require-energy: no total can be measured: {reason}")
+    if values["require_energy"] and peer is not None and peer.energy_note is not None:
+        raise DeviceError(f"--require-energy: {peer.energy_note}")
     for case in cases:
         session_runs(session, case)
     output = open_output(values["output"], has_energy=reason is None)
+    has_bars = not values["quiet"] and shows_bars(values["output"])
     with opened_file(values["save"]) as save:
-        with working("measuring power at rest", is_quiet=values["quiet"]):
+        with working("measuring power at rest", is_quiet=not has_bars):
             idle = measure_idle(session, values["idle_seconds"])
         about = circumstances(session, bundle, values, command=command, idle=idle)
-        with progress_bars(is_quiet=values["quiet"]) as show:
+        with progress_bars(is_quiet=not has_bars) as show:
 
             def emit(record: Mapping[str, Any]) -> None:
                 save(record)

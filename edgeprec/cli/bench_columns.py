@@ -64,9 +64,26 @@ def _joules(record: Record, name: str) -> str:
     return _spread(record, "energy", name, digits=4) if energy is not None and energy["is_total"] else NOTHING
 
 
+def _prefill_joules(record: Record) -> str:
+    joules = _phase_joules(record, "prefill") if record["energy"] is not None and record["energy"]["is_total"] else None
+    return _shown(joules, ".4f")
+
+
+def _phase_joules(record: Record, phase: str) -> float | None:
+    """Return a phase's joules by the tokens that all joules are divided by, so that the phases add up to the whole."""
+    energy = record["energy"]
+    joules = None if energy is None else energy["by_phase"].get(phase)
+    return None if joules is None or not energy["tokens"] else float(joules / energy["tokens"])
+
+
+def _fastest(record: Record) -> tuple[str, float] | None:
+    """Return the domain that tells most, the fastest of the GPU's or else the cores', and its MHz."""
+    clocks: Mapping[str, float] = record["clocks"]["after_mhz"]
+    return max(clocks.items(), key=lambda item: (item[0] != "cpu", item[1]), default=None)
+
+
 def _clock(record: Record) -> str:
-    clocks = record["clocks"]["after_mhz"]
-    fastest = max(clocks.items(), key=lambda item: (item[0] != "cpu", item[1]), default=None)
+    fastest = _fastest(record)
     return NOTHING if fastest is None else f"{fastest[0].partition(' ')[0]} {fastest[1]:.0f} MHz"
 
 
@@ -94,6 +111,8 @@ _LEADING = (
 )
 _ENERGY = (
     Column("J/token", 17, True, lambda record: _joules(record, "joules_per_token")),
+    Column("J/t prefill", 11, True, _prefill_joules),
+    Column("J/t decode", 17, True, lambda record: _joules(record, "decode_joules_per_token")),
     Column("above idle", 17, True, lambda record: _joules(record, "joules_per_token_above_idle")),
     Column("W", 14, True, lambda record: _spread(record, "energy", "watts", digits=2)),
     Column("power mode", 10, False, lambda record: _shown(record["device"]["power_mode"])),
@@ -105,51 +124,83 @@ _TRAILING = (
     Column("peak mem", 10, True, _peak),
 )
 
-CSV_COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "time": ("time",),
-    "device": ("device", "name"),
-    "power_mode": ("device", "power_mode"),
-    "edgeprec": ("versions", "edgeprec"),
-    "model": ("model", "name"),
-    "size_bytes": ("model", "size_bytes"),
-    "parameters": ("model", "parameters"),
-    "server": ("server", "url"),
-    "engine": ("engine",),
-    "threads": ("threads",),
-    "mode": ("mode",),
-    "drafter": ("drafter",),
-    "draft_length": ("draft_length",),
-    "test": ("test", "name"),
-    "prompt_tokens": ("test", "prompt_tokens"),
-    "new_tokens": ("test", "new_tokens"),
-    "depth_tokens": ("test", "depth_tokens"),
-    "prefill_rows": ("test", "prefill_rows"),
-    "sequences": ("test", "sequences"),
-    "repeats": ("repeats",),
-    "tokens_per_s": ("tokens_per_s", "mean"),
-    "tokens_per_s_stdev": ("tokens_per_s", "stdev"),
-    "tokens_per_s_per_sequence": ("batch", "tokens_per_s_per_sequence"),
-    "tokens_per_round": ("batch", "tokens_per_round"),
-    "acceptance_rate": ("acceptance_rate",),
-    "mean_draft_length": ("mean_draft_length",),
-    "int4_layer_share": ("int4_layer_share",),
-    "bits_read_per_weight": ("bits_read_per_weight",),
-    "joules_per_token": ("energy", "joules_per_token", "mean"),
-    "joules_per_token_stdev": ("energy", "joules_per_token", "stdev"),
-    "joules_per_token_above_idle": ("energy", "joules_per_token_above_idle", "mean"),
-    "decode_joules_per_token": ("energy", "decode_joules_per_token", "mean"),
-    "watts": ("energy", "watts", "mean"),
-    "idle_watts": ("energy", "idle_watts"),
-    "energy_is_total": ("energy", "is_total"),
-    "energy_rail": ("energy", "rail"),
-    "energy_coverage": ("energy", "coverage"),
-    "energy_note": ("energy_note",),
-    "process_peak_bytes": ("memory", "process_peak_bytes"),
-    "gpu_peak_bytes": ("memory", "gpu_peak_bytes"),
-    "token_sha256": ("token_sha256",),
+
+def _field(*path: str) -> Callable[[Record], Any]:
+    return lambda record: _at(record, path)
+
+
+def _phase(name: str) -> Callable[[Record], float | None]:
+    return lambda record: _phase_joules(record, name)
+
+
+def _domain(record: Record) -> str | None:
+    return None if (found := _fastest(record)) is None else found[0]
+
+
+def _mhz(moment: str) -> Callable[[Record], float | None]:
+    """Return what gives the clock of one domain, the same at both moments."""
+    return lambda record: record["clocks"][moment].get(_domain(record))
+
+
+CSV_COLUMNS: Mapping[str, Callable[[Record], Any]] = {
+    "time": _field("time"),
+    "device": _field("device", "name"),
+    "power_mode": _field("device", "power_mode"),
+    "edgeprec": lambda record: record["versions"].get("edgeprec"),  # a server's are not known
+    "model": _field("model", "name"),
+    "size_bytes": _field("model", "size_bytes"),
+    "parameters": _field("model", "parameters"),
+    "server": _field("server", "url"),
+    "engine": _field("engine"),
+    "engine_device": _field("engine_device"),
+    "threads": _field("threads"),
+    "mode": _field("mode"),
+    "drafter": _field("drafter"),
+    "draft_length": _field("draft_length"),
+    "temperature": _field("temperature"),
+    "test": _field("test", "name"),
+    "prompt_tokens": _field("test", "prompt_tokens"),
+    "new_tokens": _field("test", "new_tokens"),
+    "depth_tokens": _field("test", "depth_tokens"),
+    "prefill_rows": _field("test", "prefill_rows"),
+    "sequences": _field("test", "sequences"),
+    "is_complete": _field("is_complete"),
+    "repeats": _field("repeats"),
+    "tokens_per_s": _field("tokens_per_s", "mean"),
+    "tokens_per_s_stdev": _field("tokens_per_s", "stdev"),
+    "tokens_per_s_per_sequence": _field("batch", "tokens_per_s_per_sequence"),
+    "tokens_per_round": _field("batch", "tokens_per_round"),
+    "acceptance_rate": _field("acceptance_rate"),
+    "mean_draft_length": _field("mean_draft_length"),
+    "int4_layer_share": _field("int4_layer_share"),
+    "bits_read_per_weight": _field("bits_read_per_weight"),
+    "joules_per_token": _field("energy", "joules_per_token", "mean"),
+    "joules_per_token_stdev": _field("energy", "joules_per_token", "stdev"),
+    "joules_per_token_above_idle": _field("energy", "joules_per_token_above_idle", "mean"),
+    "prefill_joules_per_token": _phase("prefill"),
+    "draft_joules_per_token": _phase("draft"),
+    "verify_joules_per_token": _phase("verify"),
+    "decode_joules_per_token": _field("energy", "decode_joules_per_token", "mean"),
+    "watts": _field("energy", "watts", "mean"),
+    "idle_watts": _field("energy", "idle_watts"),
+    "energy_is_total": _field("energy", "is_total"),
+    "energy_source": _field("energy", "source"),
+    "energy_scope": _field("energy", "scope"),
+    "energy_rail": _field("energy", "rail"),
+    "energy_coverage": _field("energy", "coverage"),
+    "energy_note": _field("energy_note"),
+    "clock_domain": _domain,
+    "clock_before_mhz": _mhz("before_mhz"),
+    "clock_after_mhz": _mhz("after_mhz"),
+    "clocks_are_locked": _field("clocks", "is_locked"),
+    "hottest_before_c": _field("hottest_c", "before"),
+    "hottest_after_c": _field("hottest_c", "after"),
+    "process_peak_bytes": _field("memory", "process_peak_bytes"),
+    "gpu_peak_bytes": _field("memory", "gpu_peak_bytes"),
+    "token_sha256": _field("token_sha256"),
 }
 
 
 def csv_values(record: Record) -> list[Any]:
     """Return the cells of a CSV row; what was not measured is empty."""
-    return ["" if (value := _at(record, path)) is None else value for path in CSV_COLUMNS.values()]
+    return ["" if (value := cell(record)) is None else value for cell in CSV_COLUMNS.values()]

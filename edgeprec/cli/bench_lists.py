@@ -13,7 +13,7 @@ import click
 
 from edgeprec.config import Mode
 
-__all__ = ["COUNTS", "DRAFT_LENGTHS", "MODES", "PAIRS", "parse_counts"]
+__all__ = ["COUNTS", "COUNTS_FROM_1", "DRAFT_LENGTHS", "MODES", "PAIRS", "parse_counts"]
 
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?:([+*])(\d{1,9}))?)?", re.ASCII)
 _PAIR = re.compile(r"([1-9]\d{0,8}),([1-9]\d{0,8})", re.ASCII)
@@ -51,18 +51,24 @@ def _numbers(part: str) -> Iterator[int]:
 
 
 class CountList(click.ParamType):  # type: ignore[type-arg]  # generic only in click's newest versions
-    """Numbers and ranges, separated by commas."""
+    """Numbers and ranges, separated by commas, none below ``least``."""
 
     name = "list"
+
+    def __init__(self, *, least: int = 0) -> None:
+        self._least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         """Return the numbers."""
         if isinstance(value, tuple):
             return value
         try:
-            return parse_counts(str(value))
+            counts = parse_counts(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        if min(counts) < self._least:
+            self.fail(f"{value!r} holds {min(counts)}, expected {self._least} or more", param, ctx)
+        return counts
 
 
 class PairList(click.ParamType):  # type: ignore[type-arg]
@@ -118,6 +124,7 @@ class DraftLengthList(click.ParamType):  # type: ignore[type-arg]
 
 
 COUNTS = CountList()
+COUNTS_FROM_1 = CountList(least=1)
 PAIRS = PairList()
 MODES = ModeList()
 DRAFT_LENGTHS = DraftLengthList()

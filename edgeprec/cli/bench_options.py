@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-from edgeprec.cli.bench_lists import COUNTS, DRAFT_LENGTHS, MODES, PAIRS
+from edgeprec.cli.bench_lists import COUNTS, COUNTS_FROM_1, DRAFT_LENGTHS, MODES, PAIRS
 from edgeprec.cli.options import generation_options
+from edgeprec.cli.parameter_types import FiniteRange
 
 __all__ = ["FORMATS", "bench_options", "tuning_options"]
 
@@ -27,13 +28,17 @@ _OPTIONS = (
     ),
     click.option("-pg", "--n-prompt-gen", "pairs", type=PAIRS, help="Prefill and decoding timed as one."),
     click.option(
-        "-b", "--batch-size", "batch_rows", type=COUNTS, help="Rows of one prefill pass.  [default: the engine's most]"
+        "-b",
+        "--batch-size",
+        "batch_rows",
+        type=COUNTS_FROM_1,
+        help="Rows of one prefill pass.  [default: the engine's most]",
     ),
     click.option(
         "-npl",
         "--n-sequences",
         "sequences",
-        type=COUNTS,
+        type=COUNTS_FROM_1,
         default="1",
         help="Sequences decoded at once, with --engine torch.",
     ),
@@ -54,7 +59,7 @@ _OPTIONS = (
     click.option("--no-warmup", is_flag=True, help="Leave out the run before the first repeat."),
     click.option(
         "--idle-seconds",
-        type=click.FloatRange(min=0.0),
+        type=FiniteRange(min=0.0, max=3600.0),
         default=10.0,
         help="Time at rest to measure idle power in; 0 leaves it out.",
     ),
@@ -69,10 +74,10 @@ _OPTIONS = (
     ),
     click.option(
         "--against-timeout",
-        type=click.FloatRange(min=0.0, min_open=True),
+        type=FiniteRange(min=0.0, min_open=True, max=86_400.0),
         default=60.0,
         metavar="SECONDS",
-        help="How long the server may stay silent.",
+        help="How long the server may take for its next token.",
     ),
     click.option("-o", "--output-format", "output", type=click.Choice(FORMATS), default="md", help="What is printed."),
     click.option(

@@ -121,9 +121,15 @@ def read_prompt_set(given: str) -> tuple[SetPrompt, ...]:
 def _parsed(line: str, where: str, number: int) -> SetPrompt:
     try:
         fields = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where} is no JSON ({error}): write one object a line") from error
     text = fields.get("text") if isinstance(fields, dict) else None
     if not isinstance(text, str) or not text:
         raise ConfigError(f'{where} has no prompt: write {{"text": "...", "kind": "code"}}')
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{where} has a text that is not valid UTF-8 at character {error.start}: correct it"
+        ) from error
     return SetPrompt(str(fields.get("id", f"line-{number}")), str(fields.get("kind", "file")), text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeprec.cli.common import json_option
+from edgeprec.cli.parameter_types import FINITE
 
 if TYPE_CHECKING:
     from edgeprec.bench_results import Sweep
@@ -39,12 +41,12 @@ class BatchShares(click.ParamType):  # type: ignore[type-arg]  # generic only in
 
 @click.command("project", short_help="Project joules and money from a measured batch sweep.")
 @click.argument("results", type=click.Path(path_type=Path))
-@click.option("--requests-per-s", type=float, required=True, help="Requests that come every second.")
-@click.option("--tokens", type=float, default=256.0, help="New tokens of a request.")
+@click.option("--requests-per-s", type=FINITE, required=True, help="Requests that come every second.")
+@click.option("--tokens", type=FINITE, default=256.0, help="New tokens of a request.")
 @click.option(
     "--batch", type=BatchShares(), default="1", help="Sequences decoded at once, or several with their shares."
 )
-@click.option("--price-per-kwh", type=float, metavar="MONEY", help="Price of a kilowatt-hour, in any currency.")
+@click.option("--price-per-kwh", type=FINITE, metavar="MONEY", help="Price of a kilowatt-hour, in any currency.")
 @json_option
 @click.pass_context
 def project_command(ctx: click.Context, /, **values: Any) -> None:
@@ -60,6 +62,7 @@ def project_command(ctx: click.Context, /, **values: Any) -> None:
     """
     from edgeprec.bench_results import read_sweeps
     from edgeprec.cli.json_output import print_json
+    from edgeprec.cli.render import visible
     from edgeprec.errors import ConfigError
     from edgeprec.projection import Load, project
 
@@ -74,7 +77,7 @@ def project_command(ctx: click.Context, /, **values: Any) -> None:
     refused: dict[str, list[str]] = {}
     for sweep in sweeps:
         try:
-            projected.append((sweep, project(sweep.measured, load, idle_watts=sweep.idle_watts)))
+            projected.append((sweep, project(sweep.measured, load)))
         except ConfigError as error:
             refused.setdefault("; ".join([str(error), *sweep.left_out]), []).append(sweep.name)
     reasons = [f"{_named(names)}: {reason}" for reason, names in refused.items()]
@@ -83,9 +86,9 @@ def project_command(ctx: click.Context, /, **values: Any) -> None:
     if values["as_json"]:
         print_json(_to_json(load, projected, [*reasons, *remarks]))
         return
-    click.echo("\n".join(line for sweep, found in projected for line in _lines(sweep, found, load)))
+    click.echo("\n".join(visible(line) for sweep, found in projected for line in _lines(sweep, found, load)))
     for remark in (*reasons, *remarks):
-        click.echo(f"left out: {remark}", err=True)
+        click.echo(visible(f"left out: {remark}"), err=True)
 
 
 def _named(names: Sequence[str]) -> str:
@@ -110,10 +113,12 @@ def _to_json(load: Load, projected: Sequence[tuple[Sweep, Projection]], remarks:
         "projections": [
             {
                 "configuration": sweep.name,
-                "device": sweep.device,
-                "power_mode": sweep.power_mode,
-                "rail": sweep.rail,
-                "scope": sweep.scope,
+                "device": _device(sweep),
+                "power_mode": sweep.settings["device.power_mode"],
+                "source": sweep.settings["energy.source"],
+                "rail": sweep.settings["energy.rail"],
+                "scope": sweep.settings["energy.scope"],
+                "settings": dict(sweep.settings),
                 **asdict(found),
             }
             for sweep, found in projected
@@ -124,8 +129,8 @@ def _to_json(load: Load, projected: Sequence[tuple[Sweep, Projection]], remarks:
 
 def _lines(sweep: Sweep, found: Projection, load: Load) -> Iterator[str]:
     yield sweep.name
-    covers = f"{sweep.rail} ({sweep.scope})" if sweep.scope else str(sweep.rail)
-    yield f"  device        {sweep.device}, energy of {covers}"
+    rail, scope = sweep.settings["energy.rail"], sweep.settings["energy.scope"]
+    yield f"  device        {_device(sweep)}{_gpus(sweep)}, energy of {f'{rail} ({scope})' if scope else rail}"
     yield f"  load          {load.tokens_per_s:g} new tokens/s"
     for estimate in found.estimates:
         origins = " and ".join(point.origin for point in estimate.rests_on)
@@ -144,7 +149,20 @@ def _lines(sweep: Sweep, found: Projection, load: Load) -> Iterator[str]:
             f"  money         {_shown(found.money_per_day, 'a day')}, "
             f"{_shown(found.money_per_million_tokens, 'a million tokens')} at {load.price_per_kwh:g} a kWh"
         )
+    yield from (f"  note          {note}" for note in found.notes)
     yield from (f"  not used      {note}" for note in sweep.left_out)
+
+
+def _device(sweep: Sweep) -> str:
+    return str(sweep.settings["device.name"] or "unknown device")
+
+
+def _gpus(sweep: Sweep) -> str:
+    """Return the GPUs whose names are not the device's."""
+    found = sweep.settings["device.gpus"]
+    names = [str(name) for name in found if name != _device(sweep)] if isinstance(found, list) else []
+    counted = (f"{count} x {name}" if count > 1 else name for name, count in Counter(names).items())
+    return f" with {', '.join(counted)}" if names else ""
 
 
 def _shown(value: Value, unit: str) -> str:

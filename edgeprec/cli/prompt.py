@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 from edgeprec.errors import ConfigError
 
 __all__ = ["decode_prompt", "read_prompt", "read_prompt_lines"]
+
+_LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 def read_prompt(*, text: str | None, file: Path | None, stdin: Callable[[], bytes] | None) -> str:
@@ -67,10 +70,12 @@ def _checked(text: str) -> str:
 def read_prompt_lines(file: Path) -> list[str]:
     """Return the prompts of a file, one a line, empty lines left out.
 
+    A line ends where an editor ends one; what else Unicode counts as an end, such as U+2028, is text.
+
     Raises:
         ConfigError: it cannot be read, is not UTF-8 or holds no prompt.
     """
-    lines = [line for line in decode_prompt(_read(file), where=str(file)).splitlines() if line.strip()]
+    lines = [line for line in _LINE_END.split(decode_prompt(_read(file), where=str(file))) if line.strip()]
     if not lines:
         raise ConfigError(f"the prompt file {file} is empty: write one prompt a line")
     return lines

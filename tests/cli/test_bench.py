@@ -286,7 +286,7 @@ def test_a_server_has_rows_beside_ours(pair: Path, board: SimulatedBoard, invoke
         prompts = [request["prompt"] for request in server.requests]
     assert [record["server"] for record in own] == [None, None]
     assert (prefill["test"]["name"], decode["test"]["name"]) == ("pp12", "tg2")
-    assert decode["server"] == {"url": server.url, "model": "tiny", "engine": "scripted"}
+    assert decode["server"] == {"url": server.url, "model": "tiny", "engine": "scripted", "is_local": True}
     assert (decode["engine"], decode["mode"], decode["token_sha256"]) == ("scripted", None, None)
     assert decode["text_sha256"] is not None
     assert decode["acceptance_rate"] is None

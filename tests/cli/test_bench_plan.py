@@ -115,6 +115,15 @@ def test_a_text_file_has_one_prompt_a_line(tmp_path: Path) -> None:
     assert [(prompt.kind, prompt.text) for prompt in cases[0].prompts] == [("file", "Once"), ("file", "Twice")]
 
 
+def test_a_line_of_prompts_ends_where_an_editor_ends_one(tmp_path: Path) -> None:
+    """Separators that Unicode knows beside newlines are text, in a plain file and inside JSON."""
+    plain, lines = tmp_path / "mine.txt", tmp_path / "mine.jsonl"
+    plain.write_bytes("a\u2028b\x0cc\r\nd\re\n".encode())
+    lines.write_text('{"text": "a\u2028b"}\n')
+    assert [prompt.text for prompt in read_prompt_set(str(plain))] == ["a\u2028b\x0cc", "d", "e"]
+    assert [prompt.text for prompt in read_prompt_set(str(lines))] == ["a\u2028b"]
+
+
 def test_a_jsonl_file_has_tasks_and_ids(tmp_path: Path) -> None:
     """So that one's own prompts give one's own table by task."""
     file = tmp_path / "mine.jsonl"
@@ -130,6 +139,8 @@ def test_a_jsonl_file_has_tasks_and_ids(tmp_path: Path) -> None:
     [
         ("", "is empty: write one prompt a line"),
         ("{", "line 1 is no JSON"),
+        ("[" * 100_000, "line 1 is no JSON"),
+        ('{"text": "\\ud800"}', "line 1 has a text that is not valid UTF-8"),
         ('{"text": "a"}\n[1]', "line 2 has no prompt"),
         ('{"text": ""}', "line 1 has no prompt"),
         ('{"prompt": "a"}', 'line 1 has no prompt: write {"text"'),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+DATA = Path(__file__).parents[2] / "docs" / "data"
 LOAD = ("--requests-per-s", "1", "--tokens", "50")
 
 
@@ -94,6 +95,103 @@ def test_configurations_stand_apart(project: Callable[..., Any]) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"device": {"name": "NVIDIA H200", "power_mode": None, "gpus": ["A", "A"]}}, 'gpus ["A", "A"]'),
+        ({"engine_device": "cuda:1 NVIDIA A100"}, "engine_device cuda:1 NVIDIA A100"),
+        ({"threads": 4}, "threads 4"),
+        ({"temperature": 0.7}, "temperature 0.7"),
+        ({"objective": "energy"}, "objective energy"),
+        ({"ignores_eos": True}, "ignores_eos true"),
+        ({"model": {"name": "pair", "draft": "other"}}, "draft other"),
+        ({"model": {"name": "pair", "group_size": 32}}, "group_size 32"),
+        ({"energy": make_line()["energy"] | {"scope": "module"}}, "scope module"),
+        ({"energy": make_line()["energy"] | {"source": "rapl"}}, "source rapl"),
+    ],
+)
+def test_rows_of_different_settings_are_no_sweep(
+    project: Callable[..., Any], change: dict[str, Any], told: str
+) -> None:
+    """Another GPU, sensor, temperature or draft is another configuration: no line is drawn between them."""
+    lines = [make_line(1), make_line(4, **change)]
+    refused = project(lines, "--batch", "2")
+    assert refused.code == 2
+    assert refused.err.count("lies outside") == 2
+    outcome = project(lines, "--batch", "1")
+    name, _, rest = outcome.out.splitlines()[0].partition(" [")
+    assert name == "pair torch on NVIDIA H200 exact self K=adaptive tg128"
+    assert f"{told.rpartition(' ')[0].partition(' ')[0]} " in rest
+    assert f" [{told}]" in outcome.err
+
+
+def test_json_has_the_settings(project: Callable[..., Any]) -> None:
+    """For programs that choose among the configurations of a file."""
+    found = json.loads(project([make_line(temperature=0.5), make_line()], "--json").out)["projections"]
+    assert [one["settings"]["temperature"] for one in found] == [0.5, None]
+    assert [one["configuration"].partition(" [")[2] for one in found] == ["temperature 0.5]", "temperature null]"]
+
+
+def test_power_at_rest_is_of_the_rows_used(project: Callable[..., Any]) -> None:
+    """Not of the last line of the file, which another command wrote."""
+    note = "the idle baseline of 3 s is shorter than 10 s"
+    lines = [make_line(1, idle={"watts": 60.0, "note": note}), make_line(4, idle={"watts": 90.0, "note": "not this"})]
+    outcome = project(lines)
+    assert "60 W at rest" in outcome.out
+    assert f"  note          {note}\n" in outcome.out
+    assert "not this" not in outcome.out
+    (projection,) = json.loads(project(lines, "--json").out)["projections"]
+    assert (projection["idle_watts"], projection["notes"]) == (60.0, [note])
+
+
+def test_a_row_that_broke_off_does_not_replace_a_whole_one(project: Callable[..., Any]) -> None:
+    """Ctrl-C in the second measurement leaves the first one in force; alone it counts, and is named."""
+    whole, broken = make_line(joules=4.0, is_complete=True), make_line(joules=9.0, is_complete=False, repeats=1)
+    for lines in ([whole, broken], [broken, whole]):
+        assert "4 ± 0.11 J/token" in project(lines).out
+    assert "not used      line 2: tg128 x1: it broke off, and line 1: tg128 x1 did not" in project([whole, broken]).out
+    alone = project([broken]).out
+    assert "9 ± 0.11 J/token" in alone
+    assert "note          broken off after 1 repeats" in alone
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("simulated:orin-nano", "the energy is simulated (simulated:orin-nano), not measured"),
+        ("replay", "the energy is replayed from a recording, not measured in this run"),
+    ],
+)
+def test_energy_that_no_sensor_measured_is_named(project: Callable[..., Any], source: str, told: str) -> None:
+    """Money must not rest on a simulated board without a word."""
+    line = make_line(energy=make_line()["energy"] | {"source": source})
+    assert f"note          {told}" in project([line]).out
+    (projection,) = json.loads(project([line], "--json").out)["projections"]
+    assert (projection["source"], projection["notes"]) == (source, [told])
+
+
+def test_one_bad_row_costs_itself_alone(project: Callable[..., Any]) -> None:
+    """A row without a speed, or a damaged one, is named; the others are projected."""
+    outcome = project([make_line(), make_line(4, tokens_per_s=None), make_line(8, joules=-1.0)])
+    assert outcome.code == 0
+    assert "not used      line 2, batch 4: no speed was measured" in outcome.out
+    assert "line 3: energy.joules_per_token.mean is '-1.0'" in outcome.err
+
+
+def test_what_ends_a_line_in_unicode_only_is_text(project: Callable[..., Any]) -> None:
+    """bench writes U+2028 as it is, which Python's splitlines breaks at."""
+    line = json.dumps(make_line(notes=["a\u2028b\x85c"]), ensure_ascii=False)
+    outcome = project([line + "\r"])
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "line 1: tg128 x1" in outcome.out
+
+
+def test_the_gpus_of_a_machine_are_named(project: Callable[..., Any]) -> None:
+    """A host's name tells nothing of what decodes."""
+    line = make_line(device={"name": "Xeon", "gpus": ["NVIDIA H200", "NVIDIA H200"]})
+    assert "device        Xeon with 2 x NVIDIA H200, energy of NVIDIA H200 (gpu)" in project([line]).out
+
+
 def test_the_later_of_two_results_counts(project: Callable[..., Any]) -> None:
     """A sweep that was measured again is appended to the same file."""
     outcome = project([make_line(joules=9.0), make_line(joules=3.0)])
@@ -131,7 +229,8 @@ def test_one_reason_is_said_once(project: Callable[..., Any]) -> None:
     assert outcome.err.count("nothing is extrapolated") == 1
 
 
-PARTIAL = make_line()["energy"] | {"is_total": False}
+TOTAL = make_line()["energy"]
+PARTIAL = TOTAL | {"is_total": False}
 
 
 @pytest.mark.parametrize(
@@ -148,11 +247,26 @@ PARTIAL = make_line()["energy"] | {"is_total": False}
         ([make_line(), "[1, 2]"], (), "line 2 is of the schema '[1, 2]'"),
         ([make_line(schema_version=2)], (), "is of schema version 2, expected 1: measure again"),
         ([], (), "holds no result of decoding: write one with edgeprec bench -o jsonl"),
-        (["garbage"], (), "holds no result of decoding"),
+        (["garbage"], (), "holds no result of decoding: write one with edgeprec bench -o jsonl ("),
+        (["garbage"], (), "line 1 is cut off or no JSON, and is left out)"),
+        (["[" * 100_000], (), "line 1 is cut off or no JSON, and is left out)"),
+        (["x", "x", "x", "x", "x"], (), "line 3 is cut off or no JSON, and is left out; and 2 lines more)"),
         ([make_line(energy=None, energy_note="no sensor")], (), "line 1, batch 1: no measured total (no sensor)"),
         ([make_line(energy=PARTIAL)], (), "no measured total (only a part of the device was measured)"),
-        ([make_line(tokens_per_s=None)], (), "line 1: tokens_per_s.mean is 'None', expected a number of 0 or more"),
+        ([make_line(tokens_per_s=None)], (), "line 1, batch 1: no speed was measured"),
+        (
+            [make_line(tokens_per_s={"mean": None})],
+            (),
+            "line 1: tokens_per_s.mean is 'None', expected a number of 0 or",
+        ),
         ([make_line(rate=0.0)], (), "tokens_per_s.mean is '0.0', expected more than 0"),
+        ([make_line(rate=1e300)], (), "tokens_per_s.mean is '1e+300', expected a number of 0 or more, up to 1e+15"),
+        ([make_line(rate=1e-300)], (), "line 1: tokens_per_s is 1e-300, expected 1e-09 to 1e+12"),
+        ([make_line(rate=float("nan"))], (), "tokens_per_s.mean is 'nan'"),
+        ([make_line(energy=3)], (), "no measured total (only a part of the device was measured)"),
+        ([make_line(idle={"watts": "60"})], (), "idle.watts is '60', expected a number of 0 or more"),
+        ([make_line(energy=TOTAL | {"tokens": 0})], (), "energy.tokens is '0', expected a whole number of 1 or more"),
+        ([make_line(energy=TOTAL | {"plus_minus_joules": 10**400})], (), "energy.plus_minus_joules is '1000"),
         ([make_line(joules=-1.0)], (), "energy.joules_per_token.mean is '-1.0'"),
         ([make_line(model={"name": 3})], (), "model.name is '3', expected a text"),
         ([make_line(test={"kind": "tg", "name": "x", "new_tokens": 1, "sequences": 0})], (), "test.sequences is '0'"),
@@ -160,6 +274,16 @@ PARTIAL = make_line()["energy"] | {"is_total": False}
         ([make_line()], ("--batch", "1:0.5,1:0.5"), "names a batch twice"),
         ([make_line()], ("--batch", "1:0.4"), "the shares of the batches sum to 0.4, expected 1"),
         ([make_line()], ("--tokens", "0"), "tokens_per_request is 0.0, expected more than 0"),
+        ([make_line()], ("--tokens", "nan"), "'nan' is not a finite number"),
+        (
+            [make_line()],
+            ("--tokens", "1e300"),
+            "tokens_per_request is 1e+300, expected more than 0, from 1e-09 to 1e+12",
+        ),
+        ([make_line()], ("--requests-per-s", "1e-300"), "requests_per_s is 1e-300, expected more than 0"),
+        ([make_line()], ("--price-per-kwh", "inf"), "'inf' is not a finite number"),
+        ([make_line()], ("--batch", "1:nan"), "expected batches of 1 or more with shares above 0"),
+        ([make_line()], ("--batch", "1e300"), "batch 1e+300 lies outside of the measured batches"),
     ],
 )
 def test_what_cannot_be_projected_is_one_sentence(
@@ -186,6 +310,16 @@ def test_a_file_that_cannot_be_read_is_named(
     outcome = invoke("project", str(file), *LOAD)
     assert outcome.code == 2
     assert expected in outcome.err
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in DATA.glob("batches-h200-*.jsonl")))
+def test_published_sweeps_are_read(invoke: Callable[..., Any], name: str) -> None:
+    """Rows of several programs in one file, ours and others': all of them are read, and none is left out."""
+    outcome = invoke("project", str(DATA / name), *LOAD, "--batch", "8", "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    found = json.loads(outcome.out)
+    assert not any("damaged" in remark or "no JSON" in remark for remark in found["left_out"])
+    assert all("the idle baseline of 3 s is shorter than 10 s" in one["notes"] for one in found["projections"])
 
 
 def test_what_bench_writes_project_reads(pair: Path, invoke: Callable[..., Any], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import count
 from pathlib import Path
@@ -21,6 +22,7 @@ from edgeprec.runtime.benchmark_case import Case, CaseKind, Corpus, Job, SetProm
 from edgeprec.runtime.benchmark_peer import Peer, open_peer
 from edgeprec.runtime.benchmark_peer_case import peer_runs, run_peer_case
 from edgeprec.runtime.benchmark_stream import Stream
+from edgeprec.runtime.benchmark_url import server_url
 
 JOB = Job("p1", "code", (1, 2, 3), "def f(", 7)
 CONFIG = GenerationConfig()
@@ -98,7 +100,12 @@ def test_the_model_is_the_first_or_the_one_named(serve: Callable[..., Any]) -> N
     """A server with several models is asked for the right one; an unknown name is refused with those there are."""
     server = serve(model_ids=("big", "small"))
     assert open_peer(server.url).model == "big"
-    assert open_peer(server.url, model="small").to_json() == {"url": server.url, "model": "small", "engine": "scripted"}
+    assert open_peer(server.url, model="small").to_json() == {
+        "url": server.url,
+        "model": "small",
+        "engine": "scripted",
+        "is_local": True,
+    }
     with pytest.raises(ConfigError, match="has no model 'huge', only big, small"):
         open_peer(server.url, model="huge")
 
@@ -134,7 +141,9 @@ def test_a_silent_server_ends_the_wait(serve: Callable[..., Any], servers: Modul
 
     peer = open_peer(serve(reply).url, timeout_s=0.2)
     try:
-        with pytest.raises(EdgePrecError, match=r"said nothing for 0.2 s: .* raise --against-timeout") as caught:
+        with pytest.raises(
+            EdgePrecError, match=r"said nothing that counts for 0.2 s: .* raise --against-timeout"
+        ) as caught:
             peer.complete(JOB, CONFIG)
     finally:
         released.set()
@@ -300,3 +309,40 @@ def test_a_peer_closes_its_connections(serve: Callable[..., Any]) -> None:
     assert isinstance(peer, Peer)
     for _ in range(3):
         peer.complete(JOB, CONFIG)
+
+
+def test_sampling_reaches_the_server(serve: Callable[..., Any]) -> None:
+    """What our own rows are sampled with is asked of the server too, by the names of vLLM and SGLang."""
+    server = serve()
+    sampling = SamplingConfig(temperature=1.0, top_k=40, min_p=0.05, repetition_penalty=1.1)
+    open_peer(server.url).complete(JOB, GenerationConfig(sampling=sampling))
+    (request,) = server.requests
+    assert (request["top_k"], request["min_p"], request["repetition_penalty"]) == (40, 0.05, 1.1)
+
+
+def test_what_a_server_would_leave_out_is_refused() -> None:
+    """llama.cpp's penalty is another one and has another name: two rows that differ in it are no comparison."""
+    peer = Peer(url=server_url("http://host"), model="m", engine="llamacpp", is_local=True)
+    peer.check(CONFIG)
+    with pytest.raises(ConfigError, match=r"--repetition-penalty has no counterpart in llama\.cpp"):
+        peer.check(GenerationConfig(sampling=SamplingConfig(repetition_penalty=1.1)))
+
+
+class NoMeter:
+    """Must not be asked."""
+
+    def window(self, _name: str) -> object:
+        """Fail."""
+        raise AssertionError
+
+
+def test_joules_of_another_machine_are_not_measured(serve: Callable[..., Any]) -> None:
+    """The meter here reads this machine: its joules are not the server's."""
+    peer = replace(open_peer(serve().url), is_local=False)
+    case = Case(kind=CaseKind.DECODE, config=CONFIG, new_tokens=2)
+    meter: Any = NoMeter()
+    (run,) = run_peer_case(peer, case, make_corpus(), repeats=1, has_warm_up=False, meter=meter)
+    assert run.energy is None
+    assert (
+        run.energy_note == f"the server {peer.url.geturl()} runs on another machine, whose power is not measured here"
+    )
