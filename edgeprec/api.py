@@ -54,6 +54,7 @@ def load(
         MemoryBudgetError: it does not fit; the message names the longest context, or the largest batch, that does.
         EngineError, MissingDependency: it cannot run here.
     """
+    from edgeprec.errors import ConfigError
     from edgeprec.runtime.engines import (
         computes_on_gpu,
         default_context,
@@ -63,8 +64,17 @@ def load(
     )
     from edgeprec.runtime.passes import WeightBits
     from edgeprec.runtime.session import Session
+    from edgeprec.runtime.setting_checks import check_whole, require_threads
     from edgeprec.runtime.tokenizer import TextTokenizer
 
+    _check_path(path, "path of the bundle")
+    require_threads(threads)
+    for name, value in (("context_tokens", context_tokens), ("sequences", sequences)):
+        check_whole(name, value)
+    if sequences < 1:
+        raise ConfigError(f"sequences is {sequences}, expected 1 or more")
+    if not isinstance(sensor, str):
+        raise ConfigError(f"sensor is {sensor!r}, expected a text such as auto or none")
     bundle = Bundle.open(path)
     context = default_context(bundle) if context_tokens is None else context_tokens
     engine = resolve_engine(engine, provider)
@@ -75,6 +85,9 @@ def load(
         "sequences": sequences,
     }
     plan_engine_memory(bundle, **memory)
+    for model in bundle.models:  # their headers: not every engine reads those, and garbage would be taken for weights
+        model.open_fp16().close()
+        model.open_int4().close()
     tokenizer = TextTokenizer.load(bundle.root)
     draft = bundle.draft if isinstance(bundle.draft, BundleModel) else None
     shared_tokens = None if draft is None else _shared_tokens(bundle.target, draft)
@@ -117,13 +130,14 @@ def export_bundle(
         EdgePrecError: the disk is full, or the exported graph does not run as meant.
         MissingDependency: a package of the extra ``export`` is not installed.
     """
+    _check_export(source, output, draft, settings)
     require_export_packages()
     from edgeprec.export.pipeline import export_pair
 
     return export_pair(
         str(source),
         Path(output),
-        draft=draft,
+        draft=str(draft),
         settings=settings or ExportSettings(),
         resume=resume,
         open_forward=_open_forward,
@@ -150,13 +164,14 @@ def export_compressed_tensors(
         EdgePrecError: the disk is full.
         MissingDependency: a package of the extra ``export`` is not installed, or onnxruntime to calibrate.
     """
+    _check_export(source, output, draft, settings)
     require_export_packages()
     from edgeprec.export.compressed_tensors import export_hand_off
 
     return export_hand_off(
         str(source),
         Path(output),
-        draft=draft,
+        draft=str(draft),
         settings=settings or ExportSettings(),
         progress=progress or silent,
     )
@@ -190,6 +205,22 @@ def export_rotated(
     )
 
 
+def _check_path(path: object, what: str) -> None:
+    from edgeprec.errors import ConfigError
+
+    if not isinstance(path, str | PathLike):
+        raise ConfigError(f"the {what} is {path!r}, expected a text or a Path")
+
+
+def _check_export(source: object, output: object, draft: object, settings: object) -> None:
+    from edgeprec.errors import ConfigError
+
+    for what, path in (("source", source), ("output", output), ("draft", draft)):
+        _check_path(path, what)
+    if not isinstance(settings, ExportSettings | None):
+        raise ConfigError(f"settings is {settings!r}, expected ExportSettings or None")
+
+
 @contextmanager
 def _open_forward(graph: Path, config: ModelConfig) -> Iterator[Forward]:
     """Run a graph on the CPU for calibration."""
@@ -204,15 +235,19 @@ def _open_forward(graph: Path, config: ModelConfig) -> Iterator[Forward]:
 
 
 def _shared_tokens(target: BundleModel, draft: BundleModel) -> int:
+    from edgeprec.errors import BundleError, ConfigError
     from edgeprec.vocabulary import Vocabulary, require_same_vocabulary
 
-    vocabularies = [
-        Vocabulary.from_tokenizer_json(
-            model.tokenizer_path.read_bytes(), width=model.architecture.vocab_size, where=str(model.tokenizer_path)
-        )
-        for model in (target, draft)
-    ]
-    return require_same_vocabulary(*vocabularies)
+    try:
+        vocabularies = [
+            Vocabulary.from_tokenizer_json(
+                model.tokenizer_path.read_bytes(), width=model.architecture.vocab_size, where=str(model.tokenizer_path)
+            )
+            for model in (target, draft)
+        ]
+        return require_same_vocabulary(*vocabularies)
+    except ConfigError as error:  # of a checkpoint it would be one; here an export has checked both before
+        raise BundleError(f"{target.bundle.root} is no pair: {error}; copy or export the bundle again") from error
 
 
 def _read_calibration(bundle: Bundle) -> Calibration | None:

@@ -5,8 +5,10 @@ A default is written here once; the command line and the server take theirs from
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from numbers import Integral, Real
 from typing import Any
 
 from edgeprec.errors import ConfigError
@@ -61,11 +63,28 @@ class DraftRule(StrEnum):
 
 
 _LEAST_TEMPERATURE = 1e-4  # below it float32 quotients of logits overflow
+_KINDS: dict[str, tuple[type, str]] = {
+    "int": (Integral, "a whole number"),
+    "float": (Real, "a number"),
+    "bool": (bool, "True or False"),
+}
 
 
 def _check(ok: bool, owner: str, name: str, value: object, expected: str) -> None:
     if not ok:
         raise ConfigError(f"{owner}: {name} is {value!r}, expected {expected}")
+
+
+def _check_kinds(config: Any, owner: str) -> None:
+    """Refuse what cannot be compared with a range: numbers as text, or True where a number is meant."""
+    for entry in fields(config):
+        kind, _, other = str(entry.type).partition(" | ")
+        value = getattr(config, entry.name)
+        if kind not in _KINDS or (other == "None" and value is None):
+            continue
+        wanted, expected = _KINDS[kind]
+        is_right = isinstance(value, wanted) and isinstance(value, bool) == (kind == "bool")
+        _check(is_right, owner, entry.name, value, expected)
 
 
 def _settle_choice(config: object, owner: str, name: str, kind: type[StrEnum]) -> None:
@@ -88,6 +107,7 @@ class SamplingConfig:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        _check_kinds(self, "sampling")
         _check(0.0 <= self.temperature <= 10.0, "sampling", "temperature", self.temperature, "0 to 10")
         can_divide = self.temperature == 0.0 or self.temperature >= _LEAST_TEMPERATURE
         _check(can_divide, "sampling", "temperature", self.temperature, f"0 or at least {_LEAST_TEMPERATURE}")
@@ -126,6 +146,7 @@ class ControllerConfig:
     theta_high_bits: float | None = None
 
     def __post_init__(self) -> None:
+        _check_kinds(self, "controller")
         _check(self.window >= 1, "controller", "window", self.window, "1 or more tokens")
         _check(self.hold_tokens >= 0, "controller", "hold", self.hold_tokens, "0 or more tokens")
         _check(0 <= self.middle_gears <= 16, "controller", "middle_gears", self.middle_gears, "0 to 16")
@@ -161,6 +182,7 @@ class DraftingConfig:
     epsilon: float = 0.01
 
     def __post_init__(self) -> None:
+        _check_kinds(self, "drafting")
         _settle_choice(self, "drafting", "drafter", DrafterKind)
         _settle_choice(self, "drafting", "rule", DraftRule)
         _settle_choice(self, "drafting", "objective", Objective)
@@ -192,8 +214,13 @@ class GenerationConfig:
     drafting: DraftingConfig = field(default_factory=DraftingConfig)
 
     def __post_init__(self) -> None:
+        _check_kinds(self, "generation")
+        for name, kind in _PARTS.items():
+            _check(isinstance(getattr(self, name), kind), "generation", name, getattr(self, name), f"a {kind.__name__}")
         _settle_choice(self, "generation", "mode", Mode)
-        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
+        is_list = isinstance(self.stop, Iterable) and not isinstance(self.stop, str)
+        object.__setattr__(self, "stop", tuple(self.stop) if is_list else (self.stop,))
+        _check(all(isinstance(text, str) for text in self.stop), "generation", "stop", self.stop, "a text, or texts")
         _check(self.max_new_tokens >= 1, "generation", "max_new_tokens", self.max_new_tokens, "1 or more")
         _check(all(self.stop), "generation", "stop", self.stop, "no empty stop string")
         _check(
@@ -205,13 +232,19 @@ class GenerationConfig:
         )
 
 
+_PARTS = {"sampling": SamplingConfig, "controller": ControllerConfig, "drafting": DraftingConfig}
+
+
 def with_overrides(config: GenerationConfig, **values: Any) -> GenerationConfig:
     """Return ``config`` with some fields changed, those of its parts too, each by its plain name.
 
     Raises:
-        ConfigError: there is no field of that name, or a value is out of range.
+        ConfigError: there is no field of that name, or a value is of another type or out of range.
     """
-    owners = {part: getattr(config, part) for part in ("sampling", "controller", "drafting")}
+    if not isinstance(config, GenerationConfig):
+        raise ConfigError(f"the configuration is {config!r}, expected a GenerationConfig")
+    config = replace(config, **{part: values.pop(part) for part in _PARTS if part in values})
+    owners = {part: getattr(config, part) for part in _PARTS}
     known = {name: part for part, owner in owners.items() for name in (entry.name for entry in fields(owner))}
     own = {entry.name for entry in fields(config)}
     for name in values:

@@ -17,13 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeprec.architecture import ModelConfig
-from edgeprec.errors import EngineError, MissingDependency
+from edgeprec.bundle import Bundle
+from edgeprec.bundle_schema import MANIFEST_NAME
+from edgeprec.errors import BundleError, EdgePrecError, EngineError, MissingDependency
+from edgeprec.file_digest import file_sha256
 from edgeprec.precision import Plan
 from edgeprec.rotary import inverse_frequencies
 from edgeprec.runtime.engine import EngineInfo, StepResult
 from edgeprec.runtime.onnxruntime_cache import GrowingCache
 
-__all__ = ["MAX_ROWS", "OnnxRuntimeEngine", "cache_bytes", "onnxruntime_errors"]
+__all__ = ["MAX_ROWS", "OnnxRuntimeEngine", "cache_bytes", "load_failure", "onnxruntime_errors"]
 
 MAX_ROWS = 64
 _INT8_ACTIVATIONS = "4"  # MatMulNBits accuracy level: INT4 x INT8 dot products, the fast CPU path
@@ -77,6 +80,7 @@ class OnnxRuntimeEngine:
 
         Raises:
             MissingDependency: onnxruntime is not installed.
+            BundleError: the graph or its weights are damaged, or the weights are hard links.
             EngineError: the graph cannot be loaded.
         """
         runtime = _import_onnxruntime()
@@ -89,7 +93,7 @@ class OnnxRuntimeEngine:
         try:
             session = runtime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
         except onnxruntime_errors() as error:
-            raise EngineError(f"onnxruntime {runtime.__version__} cannot load {graph}: {_first_line(error)}") from error
+            raise load_failure(graph, error, version=runtime.__version__) from error
         return cls(session, config, context_tokens=context_tokens, ortvalue=runtime.OrtValue.ortvalue_from_numpy)
 
     @property
@@ -176,6 +180,43 @@ def onnxruntime_errors() -> tuple[type[Exception], ...]:
 
     names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile", "NotImplemented")
     return (RuntimeError, *(getattr(state, name) for name in (*names, "RuntimeException") if hasattr(state, name)))
+
+
+def load_failure(graph: Path, error: Exception, *, version: str) -> EdgePrecError:
+    """Return what a failed load is to be raised as: a graph of a bundle is compared with what was exported."""
+    root = next((folder for folder in graph.parents if (folder / MANIFEST_NAME).is_file()), None)
+    try:
+        if root is not None:
+            _check_exported(Bundle.read_manifest(root), graph)
+    except BundleError as problem:
+        return problem
+    return EngineError(f"onnxruntime {version} cannot load {graph}: {_first_line(error)}")
+
+
+def _check_exported(bundle: Bundle, graph: Path) -> None:
+    """Check a graph and the weights under its folder.
+
+    Raises:
+        BundleError: one is not as exported, or has several hard links, which ONNX Runtime takes for an attack.
+    """
+    listed = bundle.manifest.files
+    weights = [
+        name for name in listed if name.endswith(".safetensors") and graph.parent in (bundle.root / name).parents
+    ]
+    names = [name for name in listed if bundle.root / name == graph] + weights
+    bundle.check_files(names)
+    for name in names:
+        path = bundle.path(name)
+        if file_sha256(path) != listed[name].sha256:
+            raise BundleError(
+                f"{path} is damaged, it has other bytes than were exported: copy or export the bundle again"
+            )
+    for name in weights:
+        path, links = bundle.path(name), bundle.path(name).stat().st_nlink
+        if links > 1:
+            raise BundleError(
+                f"{path} has {links} hard links, onnxruntime reads weights with one alone: run a copy made with cp -r"
+            )
 
 
 def _first_line(error: Exception) -> str:

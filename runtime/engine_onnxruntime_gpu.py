@@ -92,6 +92,7 @@ class OnnxRuntimeGpuEngine:
         Raises:
             ConfigError: there is no such provider.
             MissingDependency: onnxruntime is not installed.
+            BundleError: the graph or its weights are damaged, or the weights are hard links.
             EngineError: the installed onnxruntime has no such provider, cannot load it, or cannot load the graph.
         """
         if provider not in PROVIDERS:
@@ -202,7 +203,9 @@ def _open_session(runtime: Any, graph: Path, provider: Provider) -> Any:
     try:
         session = runtime.InferenceSession(str(graph), options, providers=providers)
     except _load_errors() as error:
-        raise EngineError(f"onnxruntime {runtime.__version__} cannot load {graph}: {_first_line(error)}") from error
+        from edgeprec.runtime.engine_onnxruntime import load_failure
+
+        raise load_failure(graph, error, version=runtime.__version__) from error
     if provider.name not in session.get_providers():
         raise EngineError(
             f"onnxruntime {runtime.__version__} has {provider.name} but could not start it: look for a GPU driver, "

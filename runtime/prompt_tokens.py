@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from numbers import Integral
 
 from edgeprec.errors import ConfigError
@@ -24,8 +24,10 @@ def prompt_tokens(
         if not prompt:
             raise ConfigError("the prompt is empty: give at least one character")
         return tokenizer.encode_chat([{"role": "user", "content": prompt}]) if chat else tokenizer.encode(prompt)
+    if not isinstance(prompt, Collection) or isinstance(prompt, bytes | bytearray | Set):
+        raise ConfigError(f"the prompt is of type {type(prompt).__name__}, expected a text, token ids or chat messages")
     messages = [item for item in prompt if isinstance(item, Mapping)]
-    ids = [int(item) for item in prompt if isinstance(item, Integral)]
+    ids = [int(item) for item in prompt if isinstance(item, Integral) and not isinstance(item, bool)]
     if max(len(messages), len(ids)) < len(prompt):
         raise ConfigError("the prompt is neither a text nor all token ids nor all chat messages: give one of these")
     return tokenizer.encode_chat(messages) if messages else ids

@@ -249,9 +249,9 @@ class Session:
         self._cached = self._draft_cached = ()
 
     def _end_current(self) -> None:
-        if self._current is not None:
-            _ = self._current.reply
-            self._current = None
+        current, self._current = self._current, None  # first: what cannot be ended must not stand in the way for ever
+        if current is not None:
+            _ = current.reply
 
     def _begin(self, tokens: tuple[int, ...], config: GenerationConfig, top_logprobs: int | None) -> Generation:
         kind = self._kind_of(config)

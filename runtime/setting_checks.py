@@ -1,13 +1,16 @@
-"""Settings of a generation that only a loaded session can refuse."""
+"""Settings that depend on this machine or on what is loaded."""
 
 from __future__ import annotations
+
+import os
+from numbers import Integral
 
 from edgeprec.config import DrafterKind, GenerationConfig
 from edgeprec.devices.meter import Meter
 from edgeprec.errors import ConfigError
 from edgeprec.runtime.logprobs import MAX_TOP_LOGPROBS
 
-__all__ = ["check_logprobs", "check_settings"]
+__all__ = ["check_logprobs", "check_settings", "check_whole", "require_threads"]
 
 
 def check_settings(config: GenerationConfig, *, has_draft: bool, meter: Meter | None, meter_note: str | None) -> None:
@@ -31,11 +34,37 @@ def check_settings(config: GenerationConfig, *, has_draft: bool, meter: Meter | 
         )
 
 
+def require_threads(threads: int | None) -> None:
+    """Check a number of threads: those of one pool wait for each other, and more than there are CPUs wait for ever.
+
+    Raises:
+        ConfigError: there are not as many logical CPUs.
+    """
+    check_whole("threads", threads)
+    cpus = os.cpu_count()
+    if threads is not None and cpus is not None and threads > cpus:
+        raise ConfigError(
+            f"threads is {threads}, expected 1 to {cpus}, the logical CPUs of this machine: leave it out to use every "
+            "core"
+        )
+
+
+def check_whole(name: str, value: object) -> None:
+    """Check that a setting is a whole number, or None.
+
+    Raises:
+        ConfigError: it is not; True and 3.0 are none either.
+    """
+    if value is not None and (not isinstance(value, Integral) or isinstance(value, bool)):
+        raise ConfigError(f"{name} is {value!r}, expected a whole number")
+
+
 def check_logprobs(top_logprobs: int | None) -> None:
     """Check how many alternatives of each token are asked for.
 
     Raises:
-        ConfigError: more than are given.
+        ConfigError: more than are given, or it is no whole number.
     """
+    check_whole("top_logprobs", top_logprobs)
     if top_logprobs is not None and not 0 <= top_logprobs <= MAX_TOP_LOGPROBS:
         raise ConfigError(f"top_logprobs is {top_logprobs}, expected 0 to {MAX_TOP_LOGPROBS}")

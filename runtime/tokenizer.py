@@ -50,15 +50,29 @@ class TextTokenizer:
         return cls(tokenizer=tokenizer, chat_template=_read_template(directory), **_read_generation(directory))
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a raw text, with the begin-of-sequence id where the model wants one."""
-        ids = list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        """Return the ids of a raw text, with the begin-of-sequence id where the model wants one.
+
+        Raises:
+            ConfigError: it holds half of a surrogate pair, which is no character.
+        """
+        ids = self._ids(text)
         if self.adds_bos and self.bos_token_id is not None and ids[:1] != [self.bos_token_id]:
             return [self.bos_token_id, *ids]
         return ids
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Return the ids of a conversation, ready for the assistant's turn."""
-        return list(self.tokenizer.encode(self.render_chat(messages), add_special_tokens=False).ids)
+        return self._ids(self.render_chat(messages))
+
+    def _ids(self, text: str) -> list[int]:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"the prompt has {text[error.start]!r} at character {error.start}, which is no character: decode it "
+                "from UTF-8 first"
+            ) from error
+        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids`` without special tokens."""
@@ -84,11 +98,20 @@ class TextTokenizer:
                 eos_token=self.eos_token,
             )
         except jinja2.TemplateError as error:
-            raise ConfigError(f"the chat template refused the messages: {error}") from error
+            raise ConfigError(f"the chat template refused the messages: {_first_line(error)}") from error
+        except Exception as error:  # a template is a program of the model's makers, and may raise anything
+            raise ConfigError(
+                f"the chat template failed with {type(error).__name__} ({_first_line(error)}): use run without --chat, "
+                "or export a checkpoint with a chat template that works"
+            ) from error
 
 
 def _refuse(message: str) -> None:
     raise jinja2.TemplateError(message)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or "no reason given"
 
 
 def _check_message(index: int, message: Message) -> None:

@@ -47,10 +47,12 @@ def certify_command(ctx: click.Context, /, **values: Any) -> None:
       edgeprec certify pair.edgeprec -f my-prompts.txt -n 64 --json
       edgeprec certify pair.edgeprec --draft-length 5 --temperature 0.8 --seed 1
     """
+    from edgeprec.cli.ignored_flags import warn_of_ignored_flags
     from edgeprec.cli.json_output import print_json
     from edgeprec.cli.progress import progress_bars
 
     config = config_from(values)
+    warn_of_ignored_flags(ctx)
     prompts = _prompts(values["file"])
     from edgeprec.export.progress import ProgressEvent
     from edgeprec.runtime.certificate import certify

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeprec.cli.common import json_option, quiet_option
+from edgeprec.cli.parameter_types import FINITE
 
 if TYPE_CHECKING:
     from edgeprec.export.distill import DistilledDraft
@@ -38,14 +39,14 @@ _FLAGS = (
 @click.argument("target")
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The new draft.")
 @click.option("--layers", type=int, help="Layers of the draft.  [default: 4]")
-@click.option("--minutes", type=float, help="Time for everything.  [default: 10]")
+@click.option("--minutes", type=FINITE, help="Time for everything.  [default: 10]")
 @click.option("--steps", type=int, help="Train so many steps instead, however long they take.")
 @click.option("--sample-tokens", type=int, help="Text drawn from the target.  [default: 20M on a GPU, 200k on a CPU]")
 @click.option("--sample-rows", type=int, help="Sequences drawn at a time.  [default: 2048 on a GPU, 32 on a CPU]")
 @click.option("--sequence-tokens", type=int, help="Length of a sequence.  [default: 384]")
 @click.option("--rows-per-step", type=int, help="Sequences in a step.  [default: 64 on a GPU, 8 on a CPU]")
-@click.option("--learning-rate", type=float, help="Largest learning rate.  [default: 0.002]")
-@click.option("--argmax-weight", type=float, help="0 to 1: how much greedy decoding counts.  [default: 0.3]")
+@click.option("--learning-rate", type=FINITE, help="Largest learning rate.  [default: 0.002]")
+@click.option("--argmax-weight", type=FINITE, help="0 to 1: how much greedy decoding counts.  [default: 0.3]")
 @click.option("--text", type=click.Path(path_type=Path), metavar="FILE", help="A UTF-8 text to learn from as well.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Where to train.  [default: auto]")
 @click.option("--seed", type=int, help="Seed of every random choice.  [default: 0]")
@@ -65,9 +66,11 @@ def distill_command(**values: Any) -> None:
       edgeprec export ./SmolLM2-135M-Instruct --draft smollm2-draft -o smollm2.edgeprec
       edgeprec distill ./my-model -o my-draft --layers 3 --minutes 30 --text mails.txt
     """
+    from edgeprec.cli.output_guard import require_outside_bundles
     from edgeprec.cli.progress import progress_bars
     from edgeprec.export.distill import distill
 
+    require_outside_bundles(values["output"], flag="-o")
     is_silent = values["quiet"] or values["as_json"]
     with progress_bars(is_quiet=is_silent) as progress:
         draft = distill(

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from edgeprec.cli.common import all_flags, json_option
 from edgeprec.cli.session_options import sensor_option
+from edgeprec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edgeprec.cli.settings import Flags, SettingsFile
 
 __all__ = ["doctor_command"]
 
@@ -19,7 +25,8 @@ __all__ = ["doctor_command"]
 def doctor_command(ctx: click.Context, /, sensor: str, as_json: bool) -> None:
     """Show the machine, its engines and power sensors, and every setting with its origin.
 
-    Always exits with 0; what is missing is said in words, and as "degraded" in JSON.
+    Exits with 0 whatever it finds, also where the environment or --config names a sensor that cannot be used; what is
+    missing is said in words, and as "degraded" in JSON.
 
     \b
     Examples:
@@ -27,15 +34,28 @@ def doctor_command(ctx: click.Context, /, sensor: str, as_json: bool) -> None:
       edgeprec doctor --json | jq .missing
       EDGEPREC_THREADS=2 edgeprec doctor --config edgeprec.toml
     """
-    from edgeprec.cli.diagnosis import diagnose, in_words
+    from edgeprec.cli.diagnosis import in_words
     from edgeprec.cli.json_output import print_json
     from edgeprec.cli.settings import read_settings_file
 
     flags = all_flags()
     path = ctx.meta.get("edgeprec.settings_file")
     file = read_settings_file(path, flags) if path else None
-    found = diagnose(sensor=sensor, flags=flags, environ=os.environ, file=file)
+    is_asked = ctx.get_parameter_source("sensor") is ParameterSource.COMMANDLINE
+    try:
+        found = _diagnose(sensor, flags, file)
+    except ConfigError as error:
+        if is_asked:
+            raise
+        found = _diagnose("auto", flags, file)
+        found |= {"missing": [f"the setting --sensor cannot be used: {error}", *found["missing"]], "degraded": True}
     if as_json:
         print_json(found)
     else:
         click.echo(in_words(found))
+
+
+def _diagnose(sensor: str, flags: Flags, file: SettingsFile | None) -> dict[str, Any]:
+    from edgeprec.cli.diagnosis import diagnose
+
+    return diagnose(sensor=sensor, flags=flags, environ=os.environ, file=file)

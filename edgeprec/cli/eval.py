@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeprec.cli.common import json_option, quiet_option
+from edgeprec.cli.parameter_types import FINITE
 from edgeprec.cli.session_options import bundle_argument, open_session, session_options
 from edgeprec.config import DraftingConfig
 
@@ -30,7 +31,10 @@ __all__ = ["eval_command"]
     help="Write eval.json, eval.md and the pictures into this folder.",
 )
 @click.option(
-    "--epsilon", type=float, default=DraftingConfig().epsilon, help="Share of tokens that mode bounded may get wrong."
+    "--epsilon",
+    type=FINITE,
+    default=DraftingConfig().epsilon,
+    help="Share of tokens that mode bounded may get wrong.",
 )
 @click.option(
     "--only",
@@ -63,15 +67,20 @@ def eval_command(**values: Any) -> None:
       edgeprec eval pair.edgeprec --full --only modes --json | jq .modes
     """
     from edgeprec.bundle import Bundle
-    from edgeprec.cli.eval_files import known_tables, make_folder
-    from edgeprec.cli.eval_run import EvaluationRun
+    from edgeprec.cli.eval_files import output_folder
 
     settings = _settings(values)
     if values["is_resumed"] and values["output"] is None:
         raise click.UsageError("--resume needs -o, the folder of the run to go on with")
     bundle = Bundle.open(values["bundle"])
-    if values["output"] is not None:
-        make_folder(values["output"])
+    with output_folder(values["output"]):
+        _measure(bundle, settings, values)
+
+
+def _measure(bundle: Bundle, settings: EvaluationSettings, values: dict[str, Any]) -> None:
+    from edgeprec.cli.eval_files import known_tables
+    from edgeprec.cli.eval_run import EvaluationRun
+
     is_silent = values["quiet"] or values["as_json"]
     measured = rotated_copy(bundle, is_quiet=is_silent) if values["is_rotated"] else bundle
     run = EvaluationRun(bundle=measured, settings=settings, folder=values["output"], is_quiet=is_silent)

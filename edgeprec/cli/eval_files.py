@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from edgeprec.errors import ConfigError
 
-__all__ = ["known_tables", "make_folder", "write_evaluation"]
+__all__ = ["known_tables", "output_folder", "write_evaluation"]
 
 _JSON = "eval.json"
 
 
-def make_folder(folder: Path) -> None:
-    """Make the output folder before the long work.
+@contextmanager
+def output_folder(folder: Path | None) -> Iterator[None]:
+    """Make the output folder before the long work, and take it away again if nothing came of that; None = no files.
 
     Raises:
-        ConfigError: it cannot be made or written.
+        ConfigError: it cannot be made or written, or lies in a bundle.
     """
-    from edgeprec.cli.output_file import check_writable
+    if folder is None:
+        yield
+        return
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        _make_folder(folder)
+        yield
+    finally:
+        for place in made:
+            with suppress(OSError):  # it holds tables
+                place.rmdir()
 
+
+def _make_folder(folder: Path) -> None:
+    from edgeprec.cli.output_file import check_writable
+    from edgeprec.cli.output_guard import require_outside_bundles
+
+    require_outside_bundles(folder / _JSON, flag="-o")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

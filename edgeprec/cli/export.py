@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from edgeprec.cli.common import json_option, quiet_option
 from edgeprec.cli.parameter_types import DRAFT_LENGTH
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from edgeprec.export.settings import ExportSettings
 
 __all__ = ["export_command"]
+
+_log = logging.getLogger(__name__)
 
 
 @click.command("export", short_help="Turn a checkpoint into a bundle.")
@@ -52,7 +56,8 @@ __all__ = ["export_command"]
 @click.option("--resume", is_flag=True, help="Go on with an export that was interrupted.")
 @json_option
 @quiet_option
-def export_command(**values: Any) -> None:
+@click.pass_context
+def export_command(ctx: click.Context, /, **values: Any) -> None:
     """Turn SOURCE, a Hugging Face folder or id, a GGUF file or a bundle, into one with an INT4 and an FP16 variant.
 
     The bundle appears when it is whole; until then the work lies in DIR.partial, and --resume goes on with it.
@@ -64,10 +69,12 @@ def export_command(**values: Any) -> None:
       edgeprec export ./Llama-3.1-8B --draft ./Llama-3.2-1B -o llama.edgeprec --calibration mails.txt
       edgeprec export llama.edgeprec --format compressed-tensors --group-size 128 -o llama-int4
     """
+    from edgeprec.cli.output_guard import require_outside_bundles
     from edgeprec.cli.progress import progress_bars
     from edgeprec.extras import require_export_packages
 
     require_export_packages()
+    require_outside_bundles(values["output"], flag="-o")
     if values["output_format"] == "compressed-tensors":
         from edgeprec.cli.hand_off import hand_off
 
@@ -77,6 +84,12 @@ def export_command(**values: Any) -> None:
         _check_tensorrt(values["tensorrt"])
     from edgeprec.api import export_bundle
 
+    if ctx.get_parameter_source("draft_length") is ParameterSource.COMMANDLINE:
+        _log.warning(
+            "--draft-length has no effect with --format bundle: a bundle's draft length is chosen when it runs"
+        )
+    if ctx.get_parameter_source("draft") is ParameterSource.DEFAULT:
+        _warn_of_lost_draft(values["source"])
     is_silent = values["quiet"] or values["as_json"]
     with progress_bars(is_quiet=is_silent) as progress:
         path = export_bundle(
@@ -90,6 +103,20 @@ def export_command(**values: Any) -> None:
     if values["tensorrt"] is not None:
         _build_engines(path, values["tensorrt"], is_quiet=is_silent)
     _say(path, as_json=values["as_json"], is_silent=is_silent)
+
+
+def _warn_of_lost_draft(source: str) -> None:
+    """Say that a bundle's draft model stays behind: an export takes the target out of a bundle, and no more."""
+    from edgeprec.bundle import Bundle, BundleModel
+    from edgeprec.bundle_schema import MANIFEST_NAME
+
+    folder = Path(source).expanduser()
+    if (folder / MANIFEST_NAME).is_file() and isinstance(Bundle.read_manifest(folder).draft, BundleModel):
+        _log.warning(
+            "%s has a draft model, which the new bundle will not have: give --draft the checkpoint of the draft, or "
+            "--draft self if the INT4 target is to draft",
+            source,
+        )
 
 
 def _check_tensorrt(sms: str) -> None:

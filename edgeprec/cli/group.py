@@ -12,6 +12,7 @@ import click
 from edgeprec.cli.color import wants_color
 from edgeprec.cli.common import add_common_options
 from edgeprec.cli.errors import run_and_report
+from edgeprec.cli.streams import mend_streams
 
 __all__ = ["COMMANDS", "LazyGroup", "cli", "load_command", "main"]
 
@@ -81,4 +82,5 @@ def cli(ctx: click.Context) -> None:
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
+    mend_streams()
     sys.exit(run_and_report(cli, sys.argv[1:]))

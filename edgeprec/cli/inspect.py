@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +33,7 @@ def inspect_command(bundle: Path, with_memory: bool, context_tokens: int | None,
     """
     from edgeprec.bundle import Bundle
     from edgeprec.cli.bundle_facts import bundle_facts
+    from edgeprec.cli.json_output import print_json
 
     if context_tokens is not None and not with_memory:
         raise ConfigError("--context says for which context memory is planned: give --memory with it")
@@ -42,7 +42,7 @@ def inspect_command(bundle: Path, with_memory: bool, context_tokens: int | None,
     if with_memory:
         facts |= _memory(opened, context_tokens)
     if as_json:
-        click.echo(json.dumps(facts, ensure_ascii=False))
+        print_json(facts)
         return
     _print_tables(facts)
 

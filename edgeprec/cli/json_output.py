@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,8 +14,9 @@ __all__ = ["finite", "print_json"]
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print ``value`` on one line; a number JSON cannot hold is null."""
-    click.echo(json.dumps(finite(value), ensure_ascii=False, allow_nan=False))
+    """Print ``value`` on one line; a number JSON cannot hold is null. Letters are escaped where output is no UTF-8."""
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    click.echo(json.dumps(finite(value), ensure_ascii=not is_unicode, allow_nan=False))
 
 
 def finite(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from edgeprec.cli.parameter_types import DRAFT_LENGTH, STOP_TEXT
+from edgeprec.cli.parameter_types import DRAFT_LENGTH, FINITE, STOP_TEXT
 from edgeprec.config import (
     ControllerConfig,
     DrafterKind,
@@ -75,7 +75,9 @@ def _flag(owner: type[Any], field_name: str, *names: str, **settings: Any) -> De
     (field,) = (field for field in fields(owner) if field.name == field_name)
     default = None if field.default is MISSING else field.default
     settings.setdefault("default", default)
-    if default is not None and not isinstance(default, bool | tuple):
+    if isinstance(default, float):
+        settings.setdefault("type", FINITE)
+    elif default is not None and not isinstance(default, bool | tuple):
         settings.setdefault("type", type(default))
     return click.option(*names, field_name, **settings)
 
@@ -88,7 +90,7 @@ def _choice(owner: type[Any], field_name: str, name: str, kind: type[Any], help_
 
 _MODE = _choice(GenerationConfig, "mode", "--mode", Mode, "What runs: exact gives FP16's tokens, faster.")
 _POWER_BUDGET = _flag(
-    GenerationConfig, "power_budget_w", "--power-budget", type=float, metavar="W", help="Watts to stay under."
+    GenerationConfig, "power_budget_w", "--power-budget", type=FINITE, metavar="W", help="Watts to stay under."
 )
 _GENERATION = (
     _MODE,
@@ -133,7 +135,7 @@ _CONTROLLER = (
         ControllerConfig,
         "theta_low_bits",
         "--theta-low",
-        type=float,
+        type=FINITE,
         metavar="BITS",
         help="Entropy below which layers run in INT4.  [default: the bundle's]",
     ),
@@ -141,7 +143,7 @@ _CONTROLLER = (
         ControllerConfig,
         "theta_high_bits",
         "--theta-high",
-        type=float,
+        type=FINITE,
         metavar="BITS",
         help="Entropy above which they run in FP16.  [default: the bundle's]",
     ),

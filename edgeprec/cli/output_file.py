@@ -15,13 +15,16 @@ def check_writable(path: Path, *, flag: str) -> None:
     """Check that ``path`` could be written now.
 
     Raises:
-        ConfigError: its folder is missing, it is a folder itself, or permissions forbid it.
+        ConfigError: its folder is missing, it is a folder itself, it would lie in a bundle, or permissions forbid it.
     """
+    from edgeprec.cli.output_guard import require_outside_bundles
+
     folder = path.parent
     if not folder.is_dir():
         raise ConfigError(f"{flag} {path}: the folder {folder} does not exist; make it first")
     if path.is_dir():
         raise ConfigError(f"{flag} {path} is a folder, expected a file name")
+    require_outside_bundles(path, flag=flag)
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise ConfigError(f"{flag} {path} cannot be written: permission denied")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeprec.cli.common import json_option
+from edgeprec.cli.parameter_types import FiniteRange
 from edgeprec.cli.session_options import sensor_option
 from edgeprec.errors import ConfigError, DeviceError
 
@@ -26,12 +27,12 @@ __all__ = ["power_command"]
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(min=0.01),
+    type=FiniteRange(min=0.01),
     default=1.0,
     metavar="S",
     help="Seconds between readings; a counter's power is the mean over them.",
 )
-@click.option("--seconds", type=click.FloatRange(min=0), metavar="S", help="End --watch after so long.")
+@click.option("--seconds", type=FiniteRange(min=0), metavar="S", help="End --watch after so long.")
 @click.option(
     "--record",
     type=click.Path(path_type=Path),
@@ -44,7 +45,8 @@ def power_command(
 ) -> None:
     """Show the power of every rail with its uncertainty, the total and what it covers.
 
-    Where nothing can be measured it says why and exits with 0; a sensor asked for by name that fails is exit code 5.
+    Where nothing can be measured it says why and exits with 0; a sensor asked for by name that fails is exit code 5,
+    and so is --record with nothing to record.
     With --watch --json each reading is one JSON object on a line of its own.
 
     \b
@@ -72,6 +74,8 @@ def power_command(
         opened.callback(device.close)
         show = opened.enter_context(_showing(found, as_json=as_json, is_live=watch))
         probe, pause = PowerProbe(device), Pause(interval_s, device if is_recorded else None)
+        if record is not None and not is_recorded:
+            raise DeviceError(f"--record {record} has nothing to record: {found.note or 'the sensor has no rails'}")
         if not device.rails:
             show(probe.unread(device.total_note or "the sensor has no rails"))
             return

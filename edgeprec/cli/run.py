@@ -14,7 +14,8 @@ import click
 from edgeprec.cli.common import json_option, quiet_option
 from edgeprec.cli.errors import INTERRUPTED
 from edgeprec.cli.options import config_from, generation_options
-from edgeprec.cli.session_options import bundle_argument, open_session, session_options
+from edgeprec.cli.parameter_types import FiniteRange
+from edgeprec.cli.session_options import bundle_argument, open_session, replayed_file, session_options
 
 if TYPE_CHECKING:
     from edgeprec.config import GenerationConfig
@@ -38,9 +39,9 @@ __all__ = ["run_command"]
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE.html", help="Write a page that shows the run.")
 @click.option(
     "--idle-baseline",
-    type=click.FloatRange(min=0.0, min_open=True),
+    type=FiniteRange(min=10.0, max=3600.0),
     metavar="SECONDS",
-    help="Measure the power at rest first, to give the joules above it too; 10 or more.",
+    help="Measure the power at rest first, to give the joules above it too; 10 is enough.",
 )
 @json_option
 @quiet_option
@@ -57,18 +58,27 @@ def run_command(ctx: click.Context, /, **values: Any) -> None:
       edgeprec run pair.edgeprec --chat -p "Why is the sky blue?" --report sky.html
       cat notes.txt | edgeprec run pair.edgeprec - --mode fp16 --json
     """
+    from edgeprec.cli.ignored_flags import warn_of_ignored_flags
     from edgeprec.cli.output_file import check_writable
+    from edgeprec.cli.output_guard import require_apart
     from edgeprec.cli.prompt import read_prompt
 
     config = config_from(values)
+    warn_of_ignored_flags(ctx)
     prompt = read_prompt(
         text=values["prompt"],
         file=values["file"],
         stdin=sys.stdin.buffer.read if values["source"] else None,
     )
-    for flag in ("trace", "report"):
-        if values[flag] is not None:
-            check_writable(values[flag], flag=f"--{flag}")
+    outputs = {f"--{name}": values[name] for name in ("trace", "report")}
+    require_apart(
+        outputs,
+        inputs={"-f": values["file"], "--sensor": replayed_file(values["sensor"])},
+        bundle=values["bundle"],
+    )
+    for flag, path in outputs.items():
+        if path is not None:
+            check_writable(path, flag=flag)
     with open_session(values["bundle"], values) as session:
         _measure_idle(session, values)
         reply = _generate(session, prompt, config, values)

@@ -12,7 +12,8 @@ import click
 
 from edgeprec.cli.common import quiet_option
 from edgeprec.cli.options import config_from, serving_options
-from edgeprec.cli.session_options import bundle_argument, open_session, session_options
+from edgeprec.cli.parameter_types import FINITE
+from edgeprec.cli.session_options import bundle_argument, open_session, replayed_file, session_options
 from edgeprec.runtime.service.settings import ServiceSettings
 
 __all__ = ["serve_command"]
@@ -51,10 +52,10 @@ _FLAGS = (
         help="Tokens of a reply at most.  [default: what the context holds]",
     ),
     _setting("max_body_bytes", "--max-body-bytes", metavar="N", help="Size of a request at most."),
-    _setting("body_seconds", "--body-seconds", metavar="S", help="Time for a request to arrive."),
-    _setting("stall_seconds", "--stall-seconds", metavar="S", help="Time a reader may stand still."),
-    _setting("request_seconds", "--request-seconds", metavar="S", help="Time a generation may take."),
-    _setting("drain_seconds", "--drain-seconds", metavar="S", help="Time to finish on SIGTERM."),
+    _setting("body_seconds", "--body-seconds", type=FINITE, metavar="S", help="Time for a request to arrive."),
+    _setting("stall_seconds", "--stall-seconds", type=FINITE, metavar="S", help="Time a reader may stand still."),
+    _setting("request_seconds", "--request-seconds", type=FINITE, metavar="S", help="Time a generation may take."),
+    _setting("drain_seconds", "--drain-seconds", type=FINITE, metavar="S", help="Time to finish on SIGTERM."),
     _setting(
         "trace",
         "--trace",
@@ -77,7 +78,8 @@ def _service_options(function: F) -> F:
 @serving_options
 @session_options
 @quiet_option
-def serve_command(**values: Any) -> None:
+@click.pass_context
+def serve_command(ctx: click.Context, /, **values: Any) -> None:
     """Serve BUNDLE on http://127.0.0.1:8080: /v1/chat/completions, /v1/completions, /v1/models, and a page at /.
 
     Decoding flags are what a request gets that says nothing else. SIGTERM finishes what runs and exits with 0.
@@ -88,9 +90,12 @@ def serve_command(**values: Any) -> None:
       edgeprec serve pair.edgeprec --host 0.0.0.0 --api-key-file keys.txt --queue 16
       edgeprec serve pair.edgeprec --mode fp16 --temperature 0.7 --max-tokens 512
     """
+    from edgeprec.cli.ignored_flags import warn_of_flags_left_to_requests
     from edgeprec.runtime.service.packages import require_service_packages
 
     settings = _settings(values)
+    warn_of_flags_left_to_requests(ctx)
+    _check_trace(values)
     require_service_packages()
     from edgeprec.runtime.service.notify import Notifier
     from edgeprec.runtime.service.server import run_service
@@ -111,6 +116,13 @@ def _settings(values: dict[str, Any]) -> ServiceSettings:
         generation=config_from(values),
         **{name: values[name] for name in names},
     )
+
+
+def _check_trace(values: dict[str, Any]) -> None:
+    from edgeprec.cli.output_guard import require_apart
+
+    inputs = {"--api-key-file": values["api_key_file"], "--sensor": replayed_file(values["sensor"])}
+    require_apart({"--trace": values["trace"]}, inputs=inputs, bundle=values["bundle"])
 
 
 def _say(text: str) -> None:

@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from edgeprec.runtime.session import Session
 
-__all__ = ["ENGINES", "bundle_argument", "open_session", "sensor_option", "session_options"]
+__all__ = ["ENGINES", "bundle_argument", "open_session", "replayed_file", "sensor_option", "session_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 ENGINES = ("auto", "onnxruntime", "torch", "tensorrt")
@@ -45,6 +45,12 @@ def session_options(function: F) -> F:
     for decorate in reversed(_OPTIONS):
         function = decorate(function)
     return function
+
+
+def replayed_file(sensor: str) -> Path | None:
+    """Return the trace that ``--sensor replay:FILE`` reads, None with any other sensor."""
+    kind, _, name = sensor.partition(":")
+    return Path(name) if kind == "replay" and name else None
 
 
 def open_session(bundle: Path, values: Mapping[str, Any]) -> Session:

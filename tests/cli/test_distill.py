@@ -161,3 +161,20 @@ def test_a_draft_of_another_target_is_exit_code_2(
     outcome = invoke("export", other, "--draft", draft, "-o", str(tmp_path / "pair.edgeprec"))
     assert outcome.code == 2
     assert "the draft small was made for mine, whose embedding or head is not that of yours" in outcome.err
+
+
+@pytest.mark.parametrize("flag", ["--minutes", "--learning-rate", "--argmax-weight"])
+def test_numbers_are_finite(distills: SimpleNamespace, invoke: Callable[..., Any], flag: str) -> None:
+    """Training for ever, or by NaN, is a slip."""
+    outcome = invoke("distill", "model.gguf", "-o", "draft", flag, "nan")
+    assert outcome.code == 2
+    assert f"Invalid value for '{flag}': 'nan' is not a finite number" in outcome.err
+    assert not distills.calls
+
+
+def test_a_draft_stays_out_of_bundles(distills: SimpleNamespace, invoke: Callable[..., Any], pair: Path) -> None:
+    """A folder made there would be no part of the bundle."""
+    outcome = invoke("distill", "model.gguf", "-o", str(pair / "draft"))
+    assert outcome.code == 2
+    assert "lies in the bundle" in outcome.err
+    assert not distills.calls

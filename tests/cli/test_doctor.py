@@ -96,6 +96,15 @@ def test_an_unknown_sensor_is_refused(invoke: Callable[..., Any]) -> None:
     assert "thermometer" in outcome.err
 
 
+def test_an_unknown_sensor_in_the_environment_is_a_finding(invoke: Callable[..., Any]) -> None:
+    """Doctor is where one looks when other commands refuse."""
+    outcome = invoke("doctor", "--json", env={"EDGEPREC_SENSOR": "thermometer"})
+    found = json.loads(outcome.out)
+    assert (outcome.code, found["degraded"]) == (0, True)
+    assert found["missing"][0].startswith("the setting --sensor cannot be used: ")
+    assert "thermometer" in found["missing"][0]
+
+
 def test_engines_that_are_not_installed_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking for an engine loads nothing that is not there."""
     monkeypatch.setattr(engine_survey, "find_spec", lambda name: None)

@@ -105,6 +105,7 @@ def test_rotated_copy_is_measured_and_named(
     ("arguments", "code", "message"),
     [
         (("--epsilon", "2"), 2, "epsilon is 2.0, expected above 0, below 1"),
+        (("--epsilon", "nan"), 2, "'nan' is not a finite number"),
         (("-o", "taken"), 2, "cannot be made"),
         (("--only", "layers,speed"), 2, "'speed' is no table, expected some of layers, modes, drafts"),
         (("--resume",), 2, "--resume needs -o"),
@@ -165,6 +166,26 @@ def test_an_interrupted_run_keeps_its_tables_and_is_resumed(
         patch.setattr(evaluation, "write_texts", interrupt)  # nothing is left to do
         again = invoke(*command, "--resume")
     assert (again.code, again.out) == (0, outcome.out)
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_nothing_measured_leaves_no_folder(
+    roomy_pair: Path, invoke: Invoke, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_there: bool
+) -> None:
+    """Ctrl-C before the first table takes away what the command made, and nothing else."""
+    from edgeprec.runtime import evaluation
+
+    def interrupt(*_values: Any, **_keywords: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluation, "write_texts", interrupt)
+    folder = tmp_path / "new" / "fidelity"
+    if was_there:
+        folder.mkdir(parents=True)
+    outcome = invoke("eval", str(roomy_pair), "-o", str(folder), "--sensor", "none")
+    assert outcome.code == 130
+    assert folder.exists() is was_there
+    assert folder.parent.exists() is was_there
 
 
 def test_a_kill_leaves_whole_files(

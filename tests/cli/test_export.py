@@ -49,6 +49,25 @@ def test_defaults_are_those_of_the_settings(
     assert "edgeprec run" in outcome.out
 
 
+@pytest.mark.parametrize(
+    ("draft", "flags", "is_told"), [(True, (), True), (False, (), False), (True, ("--draft", "self"), False)]
+)
+def test_a_draft_that_stays_behind_is_said(
+    exports: SimpleNamespace,
+    invoke: Callable[..., Any],
+    bundles: ModuleType,
+    tmp_path: Path,
+    draft: bool,
+    flags: tuple[str, ...],
+    is_told: bool,
+) -> None:
+    """A bundle that is exported again would lose its draft model without a word; who says self means it."""
+    source = bundles.make_bundle(tmp_path / "pair.edgeprec", draft=bundles.make_entry("draft") if draft else "self")
+    outcome = invoke("export", str(source), "-o", str(tmp_path / "again.edgeprec"), *flags)
+    assert outcome.code == 0
+    assert (f"{source} has a draft model, which the new bundle will not have" in outcome.err) is is_told
+
+
 def test_flags_become_settings(exports: SimpleNamespace, invoke: Callable[..., Any], tmp_path: Path) -> None:
     """Each flag reaches its field."""
     flags = ["--draft", "small", "--quantizer", "gptq", "--group-size", "64", "--zero-point", "--resume"]
@@ -59,6 +78,16 @@ def test_flags_become_settings(exports: SimpleNamespace, invoke: Callable[..., A
     assert (quantizer.method, quantizer.group_size, quantizer.is_symmetric) == ("gptq", 64, False)
     assert settings["settings"].calibration == Path("mails.txt")
     assert (settings["draft"], settings["resume"]) == ("small", True)
+
+
+def test_a_draft_length_of_a_bundle_is_said_to_do_nothing(
+    exports: SimpleNamespace, invoke: Callable[..., Any], tmp_path: Path
+) -> None:
+    """It is part of the commands for other servers; set in the environment it may be meant for run."""
+    outcome = invoke("export", "model", "-o", str(tmp_path / "a"), "--draft-length", "5")
+    assert outcome.code == 0
+    assert "--draft-length has no effect with --format bundle" in outcome.err
+    assert invoke("export", "model", "-o", str(tmp_path / "b"), env={"EDGEPREC_DRAFT_LENGTH": "5"}).err == ""
 
 
 def test_json_names_the_bundle(exports: SimpleNamespace, invoke: Callable[..., Any], tmp_path: Path) -> None:

@@ -105,3 +105,19 @@ def test_a_value_out_of_range_is_refused(arguments: str, message: str) -> None:
     """The dataclass checks; the message names field, value and range."""
     with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
         parse(*arguments.split())
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    "name",
+    ["temperature", "top-p", "min-p", "repetition-penalty", "epsilon", "theta-low", "theta-high", "power-budget"],
+)
+def test_a_number_is_finite(name: str, value: str) -> None:
+    """No range says so: infinite watts are more than none, and nothing is larger or smaller than NaN."""
+    with pytest.raises(click.BadParameter, match=f"'{value}' is not a finite number"):
+        parse(f"--{name}={value}")
+
+
+def test_help_shows_no_range_where_there_is_none() -> None:
+    """A finite number has no bounds to show."""
+    assert "None]" not in COMMAND.get_help(click.Context(COMMAND))

@@ -293,6 +293,26 @@ def test_bad_flags_are_refused(invoke: Callable[..., Any], flags: tuple[str, ...
     assert expected in outcome.err
 
 
+@pytest.mark.parametrize("live", [(), ("--watch",)])
+def test_nothing_to_record_is_a_failure(invoke: Callable[..., Any], tmp_path: Path, live: tuple[str, ...]) -> None:
+    """Who asks for a trace and gets none must not read success."""
+    trace = tmp_path / "trace.jsonl"
+    outcome = invoke("power", *live, "--sensor", "none", "--record", str(trace))
+    assert (outcome.code, outcome.out) == (5, "")
+    assert outcome.err.startswith(f"edgeprec: --record {trace} has nothing to record: ")
+    assert outcome.err.count("\n") == 1
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("flag", ["--interval", "--seconds"])
+def test_times_are_finite(invoke: Callable[..., Any], flag: str, value: str) -> None:
+    """Waiting for NaN seconds is no wait and no error, and for infinitely many no end."""
+    outcome = invoke(*BOARD, "--watch", flag, value)
+    assert outcome.code == 2
+    assert outcome.err.count("\n") == 1
+
+
 def test_a_recording_replaces_no_file(invoke: Callable[..., Any], tmp_path: Path) -> None:
     """An hour of measurements is not overwritten by a second run of the same line."""
     trace = tmp_path / "trace.jsonl"

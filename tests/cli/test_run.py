@@ -93,6 +93,10 @@ def test_a_file_holds_the_prompt(fake_api: Any, invoke: Callable[..., Any], tmp_
         (("-p", "a", "--temperature", "99"), None, "temperature is 99.0, expected 0 to 10"),
         (("-p", "a", "--trace", "no/such/folder.jsonl"), None, "the folder no/such does not exist"),
         (("-p", "a", "--report", "/"), None, "--report / is a folder, expected a file name"),
+        (("-p", "a", "--idle-baseline", "nan"), None, "'nan' is not a finite number"),
+        (("-p", "a", "--idle-baseline", "inf"), None, "inf is not in the range 10.0<=x<=3600.0"),
+        (("-p", "a", "--idle-baseline", "1"), None, "1.0 is not in the range 10.0<=x<=3600.0"),
+        (("-p", "a", "--idle-baseline", "1e9"), None, "1000000000.0 is not in the range 10.0<=x<=3600.0"),
     ],
 )
 def test_bad_input_is_refused_before_any_work(
@@ -104,6 +108,39 @@ def test_bad_input_is_refused_before_any_work(
     assert expected in outcome.err
     assert outcome.err.count("\n") == 1
     assert not fake_api.loads
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--mode", "fp16", "--draft-length", "5"), "--draft-length has no effect with --mode fp16"),
+        (("--mode", "int4", "--theta-low", "1"), "--theta-low has no effect with --mode int4"),
+        (("--mode", "gated", "--drafter", "ngram"), "--drafter has no effect with --mode gated"),
+        (("--epsilon", "0.1"), "--epsilon has no effect with --mode exact"),
+        (("--drafter", "none", "--draft-length", "5"), "--draft-length has no effect with --drafter none"),
+        (
+            ("--draft-length", "5", "--objective", "energy", "--max-draft-length", "9"),
+            "--max-draft-length and --objective have no effect with --draft-length 5",
+        ),
+        (("--top-p", "0.5"), "--top-p has no effect with --temperature 0"),
+    ],
+)
+def test_a_flag_that_does_nothing_is_said_once(
+    fake_api: Any, invoke: Callable[..., Any], arguments: tuple[str, ...], expected: str
+) -> None:
+    """Two flags of which one is idle look like a slip of the hand."""
+    outcome = invoke(*RUN, "-p", "a", "--quiet", *arguments)
+    assert outcome.code == 0
+    assert outcome.err == f"edgeprec: warning: {expected}: leave out one or the other\n"
+
+
+def test_settings_for_many_commands_may_be_idle(fake_api: Any, invoke: Callable[..., Any], tmp_path: Path) -> None:
+    """The environment and a file are not about this one run."""
+    file = tmp_path / "edgeprec.toml"
+    file.write_text("top-k = 40\n")
+    environ = {"EDGEPREC_DRAFT_LENGTH": "5"}
+    outcome = invoke(*RUN, "-p", "a", "--quiet", "--mode", "fp16", "--config", str(file), env=environ)
+    assert (outcome.code, outcome.err) == (0, "")
 
 
 def test_an_error_of_the_session_is_one_line(fake_api: Any, invoke: Callable[..., Any]) -> None:

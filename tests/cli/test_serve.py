@@ -105,6 +105,24 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "pip install 'edgeprec[serve]'" in message
 
 
+@pytest.mark.parametrize("flag", ["--body-seconds", "--stall-seconds", "--request-seconds", "--drain-seconds"])
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_times_are_finite(
+    started: list[dict[str, Any]], capsys: pytest.CaptureFixture[str], flag: str, value: str
+) -> None:
+    """A limit of infinitely many seconds is none, and with NaN every comparison is false."""
+    assert serve("pair.edgeprec", flag, value) == 2
+    assert "is not a finite number" in capsys.readouterr().err
+    assert not started
+
+
+def test_a_flag_for_other_modes_is_said(started: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    """A request may ask for another mode, and most set a temperature; who starts the server may have meant one mode."""
+    assert serve("pair.edgeprec", "--mode", "fp16", "--draft-length", "5", "--top-p", "0.9") == 0
+    told = capsys.readouterr().err
+    assert told == "edgeprec: warning: --draft-length only counts for requests that do not take --mode fp16\n"
+
+
 def test_quiet_says_nothing(started: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     """Without it, where it listens is said on standard error."""
     serve("pair.edgeprec", "--quiet")

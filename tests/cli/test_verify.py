@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +32,15 @@ def test_intact_bundle(root: Path, invoke: Callable[..., Any]) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     assert "6 files" in outcome.out
     assert "every one as exported" in outcome.out
+
+
+def test_hard_links_are_named_because_they_do_not_run(root: Path, tmp_path: Path, invoke: Callable[..., Any]) -> None:
+    """What verifies also runs: ONNX Runtime refuses weights that have several names."""
+    os.link(root / "target/int4.safetensors", tmp_path / "backup")
+    outcome = invoke("verify", str(root))
+    assert outcome.code == 3
+    assert outcome.out.startswith("unfit    target/int4.safetensors: 2 hard links, onnxruntime reads")
+    assert outcome.out.count("\n") == 1
 
 
 def test_quiet(root: Path, invoke: Callable[..., Any]) -> None:

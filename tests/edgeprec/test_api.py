@@ -15,7 +15,7 @@ from edgeprec import api, extras
 from edgeprec.available_memory import AvailableMemory
 from edgeprec.config import Mode
 from edgeprec.devices.simulated import SimulatedSensor
-from edgeprec.errors import BundleError, ConfigError, DeviceError, EngineError, MemoryBudgetError, MissingDependency
+from edgeprec.errors import BundleError, ConfigError, DeviceError, MemoryBudgetError, MissingDependency
 from edgeprec.runtime import engines
 from edgeprec.runtime.certificate import certify
 from edgeprec.runtime.session import Session
@@ -112,12 +112,32 @@ def test_context_is_the_one_asked_for(tiny_pair: Path) -> None:
         ({"context_tokens": 0}, ConfigError, "context is 0 tokens"),
         ({"sensor": "crystal"}, ConfigError, "crystal"),
         ({"threads": 0}, ConfigError, "threads is 0"),
+        ({"threads": 100_000}, ConfigError, r"threads is 100000, expected 1 to \d+, the logical CPUs of this machine"),
+        ({"threads": "2"}, ConfigError, "threads is '2', expected a whole number"),
+        ({"threads": True}, ConfigError, "threads is True, expected a whole number"),
+        ({"context_tokens": 20.0}, ConfigError, r"context_tokens is 20\.0, expected a whole number"),
+        ({"sequences": "2"}, ConfigError, "sequences is '2', expected a whole number"),
+        ({"sensor": None}, ConfigError, "sensor is None, expected a text"),
     ],
 )
 def test_unknown_wishes_are_refused(tiny_pair: Path, asked: dict[str, Any], error: type[Exception], match: str) -> None:
     """One sentence that names the wish."""
     with pytest.raises(error, match=match):
         edgeprec.load(tiny_pair, **{"sensor": "none", **asked})
+
+
+@pytest.mark.parametrize("path", [None, 3, b"tiny.edgeprec"])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    """One sentence, not a TypeError from inside."""
+    with pytest.raises(ConfigError, match=r"the path of the bundle is .*, expected a text or a Path"):
+        edgeprec.load(path)
+
+
+@pytest.mark.parametrize("count", [5.0, True])
+def test_a_count_of_tokens_is_a_whole_number(session: Session, count: Any) -> None:
+    """A number that is none must not end a loop somewhere inside."""
+    with pytest.raises(ConfigError, match=f"max_new_tokens is {count}, expected a whole number"):
+        session.generate(PROMPT, max_new_tokens=count)
 
 
 def test_too_little_memory_is_told_before_loading(tiny_pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +172,24 @@ def test_another_vocabulary_is_refused_at_load(copy: Path) -> None:
     vocab = tokenizer["model"]["vocab"]
     vocab["A"], vocab["B"] = vocab["B"], vocab["A"]
     rewrite(copy, "draft/tokenizer.json", json.dumps(tokenizer).encode())
-    with pytest.raises(ConfigError, match=f"different vocabularies: id {min(vocab['A'], vocab['B'])} is"):
+    with pytest.raises(BundleError, match=f"different vocabularies: id {min(vocab['A'], vocab['B'])} is"):
+        edgeprec.load(copy, sensor="none")
+
+
+def test_a_damaged_draft_tokenizer_is_the_bundles_fault(copy: Path) -> None:
+    """Exit code 3, as for every other file of a bundle."""
+    path = copy / "draft" / "tokenizer.json"
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(BundleError, match=r"is no pair: .*not valid JSON"):
+        edgeprec.load(copy, sensor="none")
+
+
+@pytest.mark.parametrize("name", ["target/fp16.safetensors", "target/int4.safetensors", "draft/int4.safetensors"])
+def test_weights_that_are_none_are_refused(copy: Path, name: str) -> None:
+    """ONNX Runtime would compute with any bytes of the right size."""
+    path = copy / name
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(BundleError, match=name):
         edgeprec.load(copy, sensor="none")
 
 
@@ -170,7 +207,7 @@ def test_sensor_is_closed_when_the_engine_fails(copy: Path, monkeypatch: pytest.
     closed: list[bool] = []
     monkeypatch.setattr(SimulatedSensor, "close", lambda _: closed.append(True))
     rewrite(copy, "target/model.fp32.onnx", b"\x08\x0agarbage")
-    with pytest.raises(EngineError, match="cannot load"):
+    with pytest.raises(BundleError, match="is damaged"):
         edgeprec.load(copy, sensor="simulated:agx-orin")
     assert closed == [True]
 

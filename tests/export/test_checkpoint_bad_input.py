@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeprec.errors import ConfigError, EdgePrecError, MissingDependency
+from edgeprec.errors import ConfigError, EdgePrecError, EngineError, MissingDependency
 from edgeprec.export.checkpoint import Checkpoint, open_checkpoint
 from edgeprec.export.safetensors_file import read_header
 
@@ -198,15 +198,40 @@ def test_tokenizer_damaged(folder: Path) -> None:
     refused(open_in(folder), "tokenizer.json", "not a tokenizer")
 
 
-def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hub id without a network is one sentence with the id and what to do."""
+def _fail_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     hub = pytest.importorskip("edgeprec.export.hub")
 
     def fail(*_: object, **__: object) -> str:
-        raise FileNotFoundError("Cannot find the snapshot\nsecond line")
+        raise error
 
     monkeypatch.setattr(hub, "snapshot_download", fail)
-    refused(lambda: open_checkpoint("some/model"), "some/model", "Cannot find the snapshot", "network")
+
+
+@pytest.mark.parametrize("kind", ["LocalEntryNotFoundError", "OfflineModeIsEnabled"])
+def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A hub id without a network is one sentence with the id and what to do, and exit code 5: the id may be right."""
+    errors = pytest.importorskip("huggingface_hub.errors")
+    _fail_with(monkeypatch, getattr(errors, kind)("Cannot find the snapshot\nsecond line"))
+    with pytest.raises(EngineError, match=r"some/model .*Cannot find the snapshot.*connect to the network") as caught:
+        open_checkpoint("some/model")
+    assert caught.value.exit_code == 5
+    assert "second line" not in str(caught.value)
+
+
+def test_hub_lost_while_downloading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that breaks is the network too, whichever library reports it."""
+    hub = pytest.importorskip("edgeprec.export.hub")
+    for error in (ConnectionResetError("reset by peer"), hub._HTTP("Server disconnected")):
+        _fail_with(monkeypatch, error)
+        with pytest.raises(EngineError, match=r"some/model .*connect to the network"):
+            open_checkpoint("some/model")
+
+
+@pytest.mark.parametrize("error", [ValueError("no such name"), OSError(28, "No space left on device")])
+def test_hub_refuses(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """What is no matter of the network stays a wrong source."""
+    _fail_with(monkeypatch, error)
+    refused(lambda: open_checkpoint("some/model"), "some/model", str(error), "check the name")
 
 
 def test_hub_snapshot_is_opened(checkpoints: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

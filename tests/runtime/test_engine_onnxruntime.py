@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from edgeprec.bundle import Bundle
-from edgeprec.errors import EngineError, MissingDependency
+from edgeprec.errors import BundleError, EngineError, MissingDependency
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime.engine_onnxruntime import MAX_ROWS, OnnxRuntimeEngine, cache_bytes
 
@@ -136,19 +137,40 @@ def test_closed_engine_says_so(tiny_pair: Path) -> None:
         opened.forward([1], position=0, plan=FP16)
 
 
-@pytest.mark.parametrize("damage", ["missing", "garbage", "no weights"])
-def test_graph_that_cannot_be_loaded(tiny_pair: Path, tmp_path: Path, damage: str) -> None:
-    """A graph that is gone or broken, or whose weights are, is one sentence with its path."""
+@pytest.mark.parametrize(
+    ("damage", "match"),
+    [
+        ("missing", "missing from the bundle"),
+        ("garbage", "is damaged, it has other bytes"),
+        ("no weights", "has 0 bytes"),
+        ("links", "has 2 hard links, onnxruntime reads weights with one alone: run a copy"),
+    ],
+)
+def test_bundle_that_cannot_be_loaded(tiny_pair: Path, tmp_path: Path, damage: str, match: str) -> None:
+    """A graph that is gone or broken, or whose weights are, is the bundle's fault, and one sentence with its path."""
     target = Bundle.open(Path(shutil.copytree(tiny_pair, tmp_path / "copy.edgeprec"))).target
-    graph = target.graph_path("fp32")
-    if damage == "missing":
-        graph.unlink()
-    elif damage == "garbage":
-        graph.write_bytes(b"\x08\x0agarbage")
+    graph, broken = target.graph_path("fp32"), target.fp16_path
+    if damage == "links":
+        os.link(broken, tmp_path / "backup")
+    elif damage == "no weights":
+        broken.write_bytes(b"")
     else:
-        target.fp16_path.write_bytes(b"")
-    with pytest.raises(EngineError, match="cannot load") as caught:
+        broken = graph
+        graph.write_bytes(bytes(graph.stat().st_size))
+        if damage == "missing":
+            graph.unlink()
+    with pytest.raises(BundleError, match=match) as caught:
         OnnxRuntimeEngine.open(graph, target.architecture, context_tokens=8)
+    assert str(broken) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_graph_outside_a_bundle_that_cannot_be_loaded(tiny_pair: Path, tmp_path: Path) -> None:
+    """There is nothing to compare it with: the engine's own first line is the reason."""
+    graph = tmp_path / "model.onnx"
+    graph.write_bytes(b"\x08\x0agarbage")
+    with pytest.raises(EngineError, match="cannot load") as caught:
+        OnnxRuntimeEngine.open(graph, Bundle.open(tiny_pair).target.architecture, context_tokens=8)
     assert str(graph) in str(caught.value)
     assert "\n" not in str(caught.value)
 

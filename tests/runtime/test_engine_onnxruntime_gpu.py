@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import onnxruntime
 import pytest
 
 from edgeprec.bundle import Bundle
-from edgeprec.errors import ConfigError, EngineError, MissingDependency
+from edgeprec.errors import BundleError, ConfigError, EngineError, MissingDependency
 from edgeprec.precision import Plan, Precision
 from edgeprec.runtime import engine_onnxruntime_gpu
 from edgeprec.runtime.engine import NEAR_TIES
@@ -70,6 +71,16 @@ def test_logits_are_the_cpu_engines(tiny_pair: Path, engine: OnnxRuntimeGpuEngin
         tolerance = TOLERANCE if plan.is_fp16 else INT4_TOLERANCE
         assert difference.max() < tolerance, f"max {difference.max()}, mean {difference.mean()}"
     cpu.close()
+
+
+def test_a_damaged_graph_is_the_bundles_fault(tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The remedy is another copy, not another engine."""
+    monkeypatch.setitem(PROVIDERS, "cuda", Provider(name="CPUExecutionProvider", device="cpu"))
+    model = Bundle.open(Path(shutil.copytree(tiny_pair, tmp_path / "copy.edgeprec"))).target
+    graph = model.graph_path("fp16")
+    graph.write_bytes(bytes(graph.stat().st_size))
+    with pytest.raises(BundleError, match="is damaged"):
+        OnnxRuntimeGpuEngine.open(model, provider="cuda", context_tokens=CONTEXT)
 
 
 def test_rollback_leaves_nothing_behind(engine: OnnxRuntimeGpuEngine) -> None:

@@ -135,6 +135,10 @@ def test_template_sees_special_tokens_and_writes_ids(write: Write) -> None:
         ("{% for %}", "refused the messages"),
         ("{{ messages.missing.deeper }}", "refused the messages"),
         ("{{ ''.__class__.__mro__ }}", "refused the messages"),
+        ("{{ 1 / 0 }}", r"failed with ZeroDivisionError \(division by zero\): use run without --chat"),
+        ("{{ 1 + 'x' }}", "failed with TypeError"),
+        ("{{ range(10 ** 9) }}", "failed with OverflowError"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "failed with RecursionError"),
     ],
 )
 def test_template_that_refuses(write: Write, template: str | None, match: str) -> None:
